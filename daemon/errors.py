@@ -1,0 +1,145 @@
+"""Every error that mgr raises on purpose, in one tree.
+
+MgrError
+├── InvalidRequest            the request is wrong; saying it again will not help
+│   └── PromptTooLong         ... because it does not fit the window
+├── NotSupported              understood, and not built
+├── Unauthorized              no key, or a wrong one
+├── Forbidden                 refused by policy (host, origin, path)
+├── NotFound
+│   └── ModelNotFound
+├── Conflict                  would overwrite something unasked
+├── BodyTooLarge
+├── Busy                      queue or slots are full, or the wait was too long; try again later
+├── LoadFailed                the engine did not start
+├── EngineFailed              the engine broke or refused after it had started
+├── BadModel                  the file is not a model that can be used
+├── PullFailed                a source did not deliver
+├── StorageFailed             the store cannot be read or written
+└── Misconfigured             a setting is wrong; the daemon refuses to start
+
+An error knows its kind; the dialect chooses status and envelope (`middleware/dialect.py`). The message is one
+sentence for the person who made the request: what is wrong, with which value, what to do.
+"""
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Kind(StrEnum):
+    INVALID = "invalid"
+    TOO_LONG = "too_long"
+    NOT_SUPPORTED = "not_supported"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    TOO_LARGE = "too_large"
+    BUSY = "busy"
+    LOAD_FAILED = "load_failed"
+    UPSTREAM = "upstream"
+    BAD_MODEL = "bad_model"
+    PULL_FAILED = "pull_failed"
+    STORAGE = "storage"
+    MISCONFIGURED = "misconfigured"
+    INTERNAL = "internal"
+
+
+class MgrError(Exception):
+    """The base; raise a child."""
+
+    kind: ClassVar[Kind] = Kind.INTERNAL
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidRequest(MgrError):
+    kind = Kind.INVALID
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt needs more tokens than the window has. Counts are tokens; 0 where the engine did not tell."""
+
+    kind = Kind.TOO_LONG
+
+    def __init__(self, needed: int, available: int) -> None:
+        super().__init__(
+            f"the prompt has {needed} tokens and the context window has {available}; "
+            "shorten it, or ask for a larger window"
+        )
+        self.needed = needed
+        self.available = available
+
+
+class NotSupported(MgrError):
+    kind = Kind.NOT_SUPPORTED
+
+
+class Unauthorized(MgrError):
+    kind = Kind.UNAUTHORIZED
+
+
+class Forbidden(MgrError):
+    kind = Kind.FORBIDDEN
+
+
+class NotFound(MgrError):
+    kind = Kind.NOT_FOUND
+
+
+class ModelNotFound(NotFound):
+    """Ollama's clients look for the words "not found"."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"model '{name}' not found")
+        self.name = name
+
+
+class Conflict(MgrError):
+    kind = Kind.CONFLICT
+
+
+class BodyTooLarge(MgrError):
+    kind = Kind.TOO_LARGE
+
+
+class Busy(MgrError):
+    """Refused for now. `retry_after` is in seconds."""
+
+    kind = Kind.BUSY
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class LoadFailed(MgrError):
+    """An engine did not become ready. `permanent`: the same start would fail again (bad file, unknown flag)."""
+
+    kind = Kind.LOAD_FAILED
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
+class EngineFailed(MgrError):
+    kind = Kind.UPSTREAM
+
+
+class BadModel(MgrError):
+    kind = Kind.BAD_MODEL
+
+
+class PullFailed(MgrError):
+    kind = Kind.PULL_FAILED
+
+
+class StorageFailed(MgrError):
+    kind = Kind.STORAGE
+
+
+class Misconfigured(MgrError):
+    kind = Kind.MISCONFIGURED

@@ -1,0 +1,147 @@
+"""Server-sent events and newline-delimited JSON, on bytes, without I/O.
+
+Decoders are fed chunks of any size and return what is complete; `flush` ends the input. Both bound what they hold.
+Own code, because the readers at hand split lines at U+2028, U+2029 and U+0085, which are legal inside JSON text.
+Sources: the WHATWG HTML standard, section "Parsing an event stream"; ndjson is one JSON value and LF a line.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+class FramingError(ValueError):
+    """The peer sent something that is not the format, or too large a piece of it."""
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON in UTF-8. Lone surrogates and NaN raise ValueError: neither is legal in the output."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def ndjson(value: Any) -> bytes:
+    return to_json(value) + b"\n"
+
+
+def sse(data: bytes, event: str | None = None) -> bytes:
+    """One event; `data` must be a single line, as compact JSON is."""
+    if event is None:
+        return b"data: " + data + b"\n\n"
+    return b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def sse_comment(text: str) -> bytes:
+    return b": " + text.encode() + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    data: bytes
+    event: str = "message"
+
+
+class _Lines:
+    """Cuts bytes into lines; a CR at the end of a chunk waits for a possible LF."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        # Only the new bytes can hold a line end (and a CR held back before them).
+        start = max(len(self._held) - 1, 0)
+        self._held += chunk
+        lines, begin = [], 0
+        for match in _LINE_END.finditer(self._held, start):
+            if match.end() == len(self._held) and match[0] == b"\r":
+                break
+            lines.append(bytes(self._held[begin : match.start()]))
+            begin = match.end()
+        del self._held[:begin]
+        if len(self._held) > self._limit:
+            raise FramingError(f"a line is longer than {self._limit} bytes")
+        return lines
+
+    def flush(self) -> bytes:
+        rest, self._held = bytes(self._held), bytearray()
+        return rest.removesuffix(b"\r")
+
+
+class SseDecoder:
+    """Bytes of an event stream in, whole events out. An event that was cut off is dropped, as the standard says."""
+
+    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        self._lines = _Lines(limit)
+        self._limit = limit
+        self._data: list[bytes] = []
+        self._size = 0
+        self._event = "message"
+        self._first = True
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        events = []
+        for line in self._lines.feed(chunk):
+            event = self._line(line)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def flush(self) -> list[ServerSentEvent]:
+        event = self._line(self._lines.flush())
+        self._data, self._size, self._event = [], 0, "message"
+        return [event] if event is not None else []
+
+    def _line(self, line: bytes) -> ServerSentEvent | None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if not line:
+            return self._dispatch()
+        name, colon, value = line.partition(b":")
+        if colon:
+            value = value.removeprefix(b" ")
+        if name == b"data":
+            self._size += len(value)
+            if self._size > self._limit:
+                raise FramingError(f"an event is longer than {self._limit} bytes")
+            self._data.append(value)
+        elif name == b"event":
+            self._event = value.decode("utf-8", "replace")
+        return None
+
+    def _dispatch(self) -> ServerSentEvent | None:
+        data, event = self._data, self._event
+        self._data, self._size, self._event = [], 0, "message"
+        return ServerSentEvent(b"\n".join(data), event) if data else None
+
+
+class NdjsonDecoder:
+    """Bytes of newline-delimited JSON in, values out; blank lines are skipped."""
+
+    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        self._limit = limit
+        self._held = bytearray()
+
+    def feed(self, chunk: bytes) -> list[Any]:
+        self._held += chunk
+        *lines, rest = self._held.split(b"\n")
+        if len(rest) > self._limit:
+            raise FramingError(f"a line is longer than {self._limit} bytes")
+        self._held = bytearray(rest)
+        return [self._value(line) for line in lines if line.strip()]
+
+    def flush(self) -> list[Any]:
+        rest, self._held = self._held, bytearray()
+        return [self._value(rest)] if rest.strip() else []
+
+    @staticmethod
+    def _value(line: bytes | bytearray) -> Any:
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise FramingError("a line is not JSON") from error
