@@ -104,9 +104,7 @@ class Sampling:
 
     def over(self, defaults: "Sampling") -> "Sampling":
         """These options, and `defaults` where they say nothing."""
-        missing = {
-            f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None
-        }
+        missing = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
         return replace(self, **missing)
 
 
@@ -123,9 +121,7 @@ class LoadOptions:
 
     def over(self, defaults: "LoadOptions") -> "LoadOptions":
         """These options, and `defaults` where they say nothing."""
-        missing = {
-            f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None
-        }
+        missing = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
         return replace(self, **missing)
 
 
@@ -234,7 +230,10 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A fragment of call number `index`; `id` and `name` come with its first fragment."""
+    """A fragment of call number `index`; `id` and `name` come with its first fragment.
+
+    Calls come one after the other: no fragment of a call follows one of a later call.
+    """
 
     index: int
     arguments: str = ""
@@ -300,9 +299,7 @@ class Assembly:
             ToolCall(call_id, name, "".join(fragments))
             for _, (call_id, name, fragments) in sorted(self._calls.items())
         )
-        return Answer(
-            "".join(self._text), "".join(self._thinking), calls, self._done, tuple(self._logprobs)
-        )
+        return Answer("".join(self._text), "".join(self._thinking), calls, self._done, tuple(self._logprobs))
 
 
 def assemble(events: Iterable[Event]) -> Answer:

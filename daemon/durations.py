@@ -3,8 +3,18 @@
 import math
 import re
 
-_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_TERM = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
+# The micro sign and the Greek letter mu are two characters; Go reads both.
+_UNIT_SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "\u00b5s": 1e-6,
+    "\u03bcs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_TERM = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(_UNIT_SECONDS)})")
 _MAX_TEXT = 64
 
 
@@ -16,7 +26,7 @@ def parse_duration(text: str) -> float:
     """
     rest = text.strip()
     sign = -1.0 if rest.startswith("-") else 1.0
-    rest = rest.removeprefix("-").removeprefix("+")
+    rest = rest[1:] if rest.startswith(("-", "+")) else rest
     if rest and len(rest) <= _MAX_TEXT and set(rest) == {"0"}:
         return 0.0
     total, position = 0.0, 0

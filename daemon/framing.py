@@ -60,16 +60,23 @@ class _Lines:
         for match in _LINE_END.finditer(self._held, start):
             if match.end() == len(self._held) and match[0] == b"\r":
                 break
-            lines.append(bytes(self._held[begin : match.start()]))
+            lines.append(_bounded(self._held[begin : match.start()], self._limit))
             begin = match.end()
         del self._held[:begin]
-        if len(self._held) > self._limit:
-            raise FramingError(f"a line is longer than {self._limit} bytes")
+        _bounded(self._held, self._limit + self._held.endswith(b"\r"))
         return lines
 
-    def flush(self) -> bytes:
+    def flush(self) -> list[bytes]:
+        """The line that a CR had ended, if one waited for its LF. A line without an end is not a line."""
         rest, self._held = bytes(self._held), bytearray()
-        return rest.removesuffix(b"\r")
+        return [rest[:-1]] if rest.endswith(b"\r") else []
+
+
+def _bounded(line: bytes | bytearray, limit: int) -> bytes:
+    """The line; however it was cut into chunks, a limit is the same limit."""
+    if len(line) > limit:
+        raise FramingError(f"a line is longer than {limit} bytes")
+    return bytes(line)
 
 
 class SseDecoder:
@@ -84,17 +91,16 @@ class SseDecoder:
         self._first = True
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        events = []
-        for line in self._lines.feed(chunk):
-            event = self._line(line)
-            if event is not None:
-                events.append(event)
-        return events
+        return self._events(self._lines.feed(chunk))
 
     def flush(self) -> list[ServerSentEvent]:
-        event = self._line(self._lines.flush())
-        self._data, self._size, self._event = [], 0, "message"
-        return [event] if event is not None else []
+        """Ends the input. An event without its blank line is incomplete, and dropped as the standard demands."""
+        events = self._events(self._lines.flush())
+        self._dispatch()
+        return events
+
+    def _events(self, lines: list[bytes]) -> list[ServerSentEvent]:
+        return [event for line in lines if (event := self._line(line)) is not None]
 
     def _line(self, line: bytes) -> ServerSentEvent | None:
         if self._first:
@@ -106,7 +112,7 @@ class SseDecoder:
         if colon:
             value = value.removeprefix(b" ")
         if name == b"data":
-            self._size += len(value)
+            self._size += len(value) + 1
             if self._size > self._limit:
                 raise FramingError(f"an event is longer than {self._limit} bytes")
             self._data.append(value)
@@ -117,7 +123,7 @@ class SseDecoder:
     def _dispatch(self) -> ServerSentEvent | None:
         data, event = self._data, self._event
         self._data, self._size, self._event = [], 0, "message"
-        return ServerSentEvent(b"\n".join(data), event) if data else None
+        return ServerSentEvent(b"\n".join(data), event or "message") if data else None
 
 
 class NdjsonDecoder:
@@ -128,12 +134,15 @@ class NdjsonDecoder:
         self._held = bytearray()
 
     def feed(self, chunk: bytes) -> list[Any]:
-        self._held += chunk
-        *lines, rest = self._held.split(b"\n")
-        if len(rest) > self._limit:
-            raise FramingError(f"a line is longer than {self._limit} bytes")
-        self._held = bytearray(rest)
-        return [self._value(line) for line in lines if line.strip()]
+        first, *others = chunk.split(b"\n")
+        self._held += first
+        if not others:
+            _bounded(self._held, self._limit)
+            return []
+        *whole, rest = others
+        lines = [bytes(self._held), *whole]
+        self._held = bytearray(_bounded(rest, self._limit))
+        return [self._value(_bounded(line, self._limit)) for line in lines if line.strip()]
 
     def flush(self) -> list[Any]:
         rest, self._held = self._held, bytearray()

@@ -61,7 +61,8 @@ class ModelName:
         >>> str(ModelName.parse("smollm2"))
         'smollm2:latest'
         """
-        rest = _SCHEME.sub("", text, count=1)
+        scheme = _SCHEME.match(text)
+        rest = text[scheme.end() :] if scheme else text
         head, colon, tag = rest.rpartition(":")
         if not colon or "/" in tag:
             head, colon, tag = rest, "", DEFAULT_TAG

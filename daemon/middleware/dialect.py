@@ -7,12 +7,23 @@ its Encoder.
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from daemon.chat import Answer, Event, Request, Sampling
-from daemon.errors import Busy, InvalidRequest, Kind, MgrError
+from daemon.chat import (
+    Answer,
+    ChatRequest,
+    CompletionRequest,
+    Event,
+    LoadRequest,
+    Request,
+    Sampling,
+    TokenRequest,
+)
+from daemon.errors import Busy, InvalidRequest, Kind, MgrError, NotSupported
+from daemon.framing import to_json
 
 STATUS: Mapping[Kind, int] = {
     Kind.INVALID: 400,
@@ -33,6 +44,20 @@ STATUS: Mapping[Kind, int] = {
     Kind.INTERNAL: 500,
 }
 
+# The `type` of an error in OpenAI's and Anthropic's envelopes.
+ERROR_TYPES: Mapping[Kind, str] = {
+    Kind.INVALID: "invalid_request_error",
+    Kind.TOO_LONG: "invalid_request_error",
+    Kind.NOT_SUPPORTED: "invalid_request_error",
+    Kind.CONFLICT: "invalid_request_error",
+    Kind.TOO_LARGE: "invalid_request_error",
+    Kind.BAD_MODEL: "invalid_request_error",
+    Kind.UNAUTHORIZED: "authentication_error",
+    Kind.FORBIDDEN: "permission_error",
+    Kind.NOT_FOUND: "not_found_error",
+}
+DEFAULT_ERROR_TYPE = "api_error"
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -45,26 +70,32 @@ class Reply:
 
 
 class Encoder(Protocol):
-    """One streamed answer. Every method returns bytes to send now, possibly none; no other call follows `finish` or
-    `fail`, except that nothing happens twice if one does."""
+    """One streamed answer. Every method returns bytes to send now, possibly none.
+
+    The stream ends with `finish` or `fail`, whichever comes first; after that every method returns nothing.
+    `StreamEncoder` in `encoding.py` is the one implementation of this rule.
+    """
 
     def feed(self, event: Event) -> bytes:
-        """Bytes for one event; `Progress` gives none."""
+        """Bytes for one event; `Progress` and `Done` give none."""
 
     def keep_alive(self) -> bytes:
         """Bytes that a client of this dialect ignores, at any point of the stream."""
 
     def finish(self) -> bytes:
-        """Closes what is open, after the Done event was fed."""
+        """Closes what is open and ends the stream, after the Done event was fed. Without one it is a `fail`."""
 
     def fail(self, error: MgrError) -> bytes:
         """The dialect's terminal error, in-band."""
 
 
 class Dialect(Protocol):
+    """Dialects inherit from this: two answers are the same for nearly all of them."""
+
     @property
     def defaults(self) -> Sampling:
-        """What the API documents for options that neither the request nor the model gives."""
+        """What the API documents for options that neither the request nor the model gives; most document nothing."""
+        return Sampling()
 
     @property
     def stream_media_type(self) -> str: ...
@@ -72,49 +103,87 @@ class Dialect(Protocol):
     def parse(self, body: bytes) -> Request:
         """The canonical request. Raises InvalidRequest or NotSupported, never anything else."""
 
-    def wants_stream(self, request: Request) -> bool: ...
+    def wants_stream(self, request: Request) -> bool:
+        return isinstance(request, ChatRequest | CompletionRequest) and request.stream
 
-    def encoder(self, request: Request, created: float) -> Encoder:
+    def encoder(self, request: TokenRequest, created: float) -> Encoder:
         """`created` is the wall-clock time of the request, in seconds since 1970."""
 
-    def reply(self, request: Request, answer: Answer, created: float) -> Reply:
+    def reply(self, request: TokenRequest, answer: Answer, created: float) -> Reply:
         """The whole answer of a request that did not ask for a stream."""
 
-    def loaded(self, request: Request, created: float) -> Reply:
-        """The answer to a LoadRequest."""
+    def loaded(self, request: LoadRequest, created: float) -> Reply:
+        """The answer to a LoadRequest, which only Ollama's API can ask for. Raises TypeError elsewhere."""
+        raise TypeError("this API has no request that only loads a model")
 
     def error(self, error: MgrError) -> Reply: ...
 
 
 def retry_headers(error: MgrError) -> dict[str, str]:
-    return {"Retry-After": str(error.retry_after)} if isinstance(error, Busy) else {}
+    """What the client should know about trying again. OpenAI's and Anthropic's SDKs repeat any 5xx otherwise."""
+    match error:
+        case Busy():
+            return {"Retry-After": str(error.retry_after)}
+        case NotSupported():
+            return {"x-should-retry": "false"}
+    return {}
 
 
 # ---- reading JSON that a stranger wrote
 
 MAX_DEPTH = 100
+MAX_DIGITS = 100
+
+# A string that is not closed runs to the end of the text, so that the scan stays linear.
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a request body, whatever the content type said.
+    """The JSON object in a request body in UTF-8, whatever the content type said; of equal keys the last counts.
 
     Raises InvalidRequest for an empty body, for anything that is not strict JSON (NaN, Infinity, numbers beyond
-    a double, lone surrogates), for a value that is not an object, and beyond MAX_DEPTH levels.
+    a double or MAX_DIGITS, lone surrogates), for a value that is not an object, and beyond MAX_DEPTH levels.
     """
     if not body.strip():
         raise InvalidRequest("missing request body")
     try:
-        value = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
-        _check(value, 0)
+        text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidRequest("the request body is not UTF-8") from None
-    except RecursionError:
-        raise InvalidRequest(f"the request body is nested deeper than {MAX_DEPTH} levels") from None
+    if _too_deep(text):
+        raise InvalidRequest(f"the request body is nested deeper than {MAX_DEPTH} levels")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer)
+        if _SURROGATE_ESCAPE.search(text):
+            to_json(value)
+    except UnicodeEncodeError:
+        raise InvalidRequest("the request body is not valid JSON: a string holds a lone surrogate") from None
     except ValueError as error:
         raise InvalidRequest(f"the request body is not valid JSON: {_brief(error)}") from None
     if not isinstance(value, dict):
         raise InvalidRequest("the request body must be a JSON object")
     return value
+
+
+def _too_deep(text: str) -> bool:
+    """Whether brackets nest deeper than MAX_DEPTH.
+
+    The parser recurses in C, and how deep is safe there differs between Python versions and stack sizes, so this
+    is known before it starts.
+    """
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        piece = match[0]
+        if piece in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif piece in "]}":
+            depth -= 1
+    return False
 
 
 def _refuse_constant(name: str) -> float:
@@ -128,26 +197,13 @@ def _finite(text: str) -> float:
     return number
 
 
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError("a number has too many digits")
+    return int(text)
+
+
 def _brief(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {error.lineno} column {error.colno}"
-    text = str(error)
-    return "a number has too many digits" if "int_max_str_digits" in text or "digits" in text else text
-
-
-def _check(value: Any, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise RecursionError
-    if isinstance(value, str):
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise ValueError("a string holds a lone surrogate") from None
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _check(key, depth + 1)
-            _check(item, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            _check(item, depth + 1)
+        return f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
+    return str(error)

@@ -1,0 +1,96 @@
+"""The command `mgr`: its commands, and what every one of them does with an error.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 78 a setting is wrong, 130 interrupted, 141 the reader of the output
+went away.
+"""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cli import output
+from cli.commands.list import list_models
+from cli.commands.ps import ps
+from cli.commands.pull import pull
+from cli.commands.rm import rm
+from cli.commands.run import run
+from cli.commands.serve import serve
+from cli.commands.show import show
+from cli.commands.stop import stop
+from cli.errors import CliError
+from daemon.errors import Misconfigured
+
+EXIT_MISCONFIGURED = 78
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class _Commands(TyperGroup):
+    """Turns what a command raises into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CliError as error:
+            output.error(error.message)
+            raise typer.Exit(error.exit_code) from None
+        except Misconfigured as error:
+            output.error(error.message)
+            raise typer.Exit(EXIT_MISCONFIGURED) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:
+            raise typer.Exit(EXIT_BROKEN_PIPE) from None
+
+
+app = typer.Typer(
+    name="mgr",
+    help="Keeps local language models and runs them.",
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("mgr")
+        except PackageNotFoundError:
+            number = "0 (not installed)"
+        typer.echo(f"mgr {number}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(serve)
+app.command()(pull)
+app.command()(run)
+app.command("list")(list_models)
+app.command("ls", hidden=True)(list_models)
+app.command()(ps)
+app.command()(show)
+app.command()(stop)
+app.command()(rm)
+
+
+def main() -> None:
+    output.prepare()
+    app(prog_name="mgr")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What the encoders of all dialects share: one end, exactly once, and how a call's arguments become an object."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from daemon.chat import Done, Event, Progress, TextDelta, ThinkingDelta, ToolCallDelta
+from daemon.errors import EngineFailed, InvalidRequest, MgrError
+from daemon.middleware.dialect import read_object
+
+
+class StreamEncoder(ABC):
+    """An Encoder that is told of deltas, of one end or one error, and of nothing after that."""
+
+    def __init__(self) -> None:
+        self._done: Done | None = None
+        self._ended = False
+
+    def feed(self, event: Event) -> bytes:
+        if self._ended:
+            return b""
+        match event:
+            case Done():
+                self._done = event
+                return b""
+            case Progress():
+                self._progress(event)
+                return b""
+            case TextDelta(text="") | ThinkingDelta(text=""):
+                return b""
+        return self._delta(event)
+
+    def keep_alive(self) -> bytes:
+        return b"" if self._ended else self._ping()
+
+    def finish(self) -> bytes:
+        if self._done is None:
+            return self.fail(EngineFailed("the engine's answer broke off"))
+        if self._ended:
+            return b""
+        self._ended = True
+        return self._end(self._done)
+
+    def fail(self, error: MgrError) -> bytes:
+        if self._ended:
+            return b""
+        self._ended = True
+        return self._error(error)
+
+    def _progress(self, event: Progress) -> None:  # noqa: B027 - most dialects have no use for it
+        """Prefill went on."""
+
+    @abstractmethod
+    def _delta(self, event: TextDelta | ThinkingDelta | ToolCallDelta) -> bytes: ...
+
+    @abstractmethod
+    def _ping(self) -> bytes: ...
+
+    @abstractmethod
+    def _end(self, done: Done) -> bytes: ...
+
+    @abstractmethod
+    def _error(self, error: MgrError) -> bytes: ...
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """A tool call's arguments as the object that some dialects need.
+
+    What a model writes need not be JSON, and is never an error of the server: such text is kept under "raw".
+    """
+    if not text.strip():
+        return {}
+    try:
+        return read_object(text.encode())
+    except InvalidRequest:
+        return {"raw": text}

@@ -1,0 +1,141 @@
+"""The one pipeline of every request to a model, given its dialect: parse, lease, ask, answer."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from daemon.chat import (
+    CompletionRequest,
+    Done,
+    EmbedRequest,
+    Event,
+    LoadRequest,
+    Message,
+    Sampling,
+    Text,
+    TokenRequest,
+)
+from daemon.errors import InvalidRequest, MgrError, NotSupported
+from daemon.middleware import anthropic, ollama, openai
+from daemon.middleware.access import to_response
+from daemon.middleware.dialect import Dialect, Reply
+from daemon.routes.services import Services, read_body
+from daemon.routes.streaming import ModelResponse, known, until_client_leaves
+from daemon.scheduler.queue import Weights
+from daemon.store.models import Model
+
+ROUTES: Mapping[str, Dialect] = {
+    "/api/chat": ollama.CHAT,
+    "/api/generate": ollama.GENERATE,
+    "/v1/chat/completions": openai.CHAT,
+    "/v1/messages": anthropic.MESSAGES,
+}
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+    for path, dialect in ROUTES.items():
+        routes.add_api_route(path, _endpoint(services, dialect), methods=["POST"])
+    return routes
+
+
+def _endpoint(services: Services, dialect: Dialect) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            parsed = dialect.parse(await read_body(request))
+        except MgrError as error:
+            return to_response(dialect.error(error))
+        if isinstance(parsed, LoadRequest):
+            return _LoadResponse(services, dialect, parsed)
+        if isinstance(parsed, EmbedRequest):
+            return to_response(dialect.error(NotSupported("embeddings are not supported yet")))
+        return ModelResponse(dialect, parsed, lambda: _events(services, dialect.defaults, parsed))
+
+    return endpoint
+
+
+async def _events(
+    services: Services, defaults: Sampling, request: TokenRequest
+) -> AsyncGenerator[Event, None]:
+    """The answer's events. The lease is held until this generator is closed, however it ends."""
+    started = time.monotonic()
+    model = await asyncio.to_thread(services.store.resolve, request.model)
+    prepared = prepare(request, model, defaults)
+    async with (
+        services.scheduler.lease(weights(model), prepared.load, request.keep_alive) as lease,
+        aclosing(lease.runner.answer(prepared)) as events,
+    ):
+        async for event in events:
+            if isinstance(event, Done):
+                total = time.monotonic() - started
+                yield replace(event, timings=replace(event.timings, total=total, load=lease.waited))
+            else:
+                yield event
+
+
+def prepare(request: TokenRequest, model: Model, defaults: Sampling) -> TokenRequest:
+    """The request with what the model brings along: its parameters, its system prompt, its example messages.
+
+    What the request says wins over the model, and the model over `defaults`, the ones of the API.
+    Raises InvalidRequest for a model that cannot do what is asked.
+    """
+    if "completion" not in model.capabilities:
+        raise InvalidRequest(f'"{request.model}" does not support chat; it is an embedding model')
+    sampling, load = ollama.read_options(model.params)
+    request = replace(
+        request, sampling=request.sampling.over(sampling).over(defaults), load=request.load.over(load)
+    )
+    if isinstance(request, CompletionRequest):
+        return request
+    own = [ollama.read_message(message) for message in model.messages]
+    if model.system and not (request.messages and request.messages[0].role == "system"):
+        own.insert(0, Message("system", (Text(model.system),)))
+    return replace(request, messages=(*own, *request.messages))
+
+
+def weights(model: Model) -> Weights:
+    return Weights(
+        key=str(model.model_digest),
+        path=model.path,
+        name=str(model.name),
+        trained_window=model.summary.context_length or 0,
+        size=model.size,
+    )
+
+
+class _LoadResponse(Response):
+    """Loads a model and nothing else, or unloads it; a client that leaves ends the wait."""
+
+    def __init__(self, services: Services, dialect: Dialect, request: LoadRequest) -> None:
+        self.status_code = 200
+        self.background = None
+        self._services = services
+        self._dialect = dialect
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer() -> None:
+            await to_response(await self._reply())(scope, receive, send)
+
+        await until_client_leaves(answer, receive)
+
+    async def _reply(self) -> Reply:
+        request, scheduler = self._request, self._services.scheduler
+        try:
+            model = await asyncio.to_thread(self._services.store.resolve, request.model)
+            if request.keep_alive == 0:
+                scheduler.unload(str(model.model_digest))
+            else:
+                _, load = ollama.read_options(model.params)
+                async with scheduler.lease(weights(model), request.load.over(load), request.keep_alive):
+                    pass
+            return self._dialect.loaded(request, time.time())
+        except Exception as error:
+            return self._dialect.error(known(error))

@@ -1,0 +1,70 @@
+"""Is somebody there, who is it, and what is loaded?"""
+
+import asyncio
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from daemon.routes.models import details
+from daemon.routes.services import Services
+from daemon.scheduler.queue import Phase
+from daemon.scheduler.scheduler import LoadedView
+from daemon.store.models import Model
+
+# Some clients of Ollama compare versions and ask for features from 0.12 on.
+API_VERSION = "0.12.11"
+
+_FOR_EVER = timedelta(days=292 * 365)  # what Ollama's clients show as "Forever"
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter()
+
+    async def root() -> Response:
+        return PlainTextResponse("Ollama is running")
+
+    async def live() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def version() -> Response:
+        return JSONResponse({"version": API_VERSION, "mgr": services.identity})
+
+    async def loaded() -> Response:
+        models = {str(model.model_digest): model for model in await asyncio.to_thread(services.store.list)}
+        views = services.scheduler.snapshot().loaded
+        now = datetime.now(UTC)
+        entries = [_entry(view, models.get(view.weights.key), now) for view in views]
+        entries.sort(key=lambda entry: str(entry["expires_at"]), reverse=True)
+        return JSONResponse({"models": entries})
+
+    routes.add_api_route("/", root, methods=["GET", "HEAD"])
+    routes.add_api_route("/health/live", live, methods=["GET", "HEAD"])
+    routes.add_api_route("/api/version", version, methods=["GET", "HEAD"])
+    routes.add_api_route("/api/ps", loaded, methods=["GET", "HEAD"])
+    return routes
+
+
+def _entry(view: LoadedView, model: Model | None, now: datetime) -> dict[str, Any]:
+    """One line of /api/ps in Ollama's shape, and in addition state, engine, slots and requests in work."""
+    left = view.keep_alive if view.expires_in is None else view.expires_in
+    until = now + (timedelta(seconds=left) if math.isfinite(left) and left < 1e9 else _FOR_EVER)
+    if view.phase is Phase.STOPPING:
+        until = now
+    return {
+        "name": view.weights.name,
+        "model": view.weights.name,
+        "size": view.weights.size,
+        "digest": model.digest if model else "",
+        "details": details(model) if model else {},
+        "expires_at": until.isoformat().replace("+00:00", "Z"),
+        "size_vram": 0,
+        "context_length": view.window,
+        "state": view.phase,
+        "engine": view.engine,
+        "slots": view.slots,
+        "in_use": view.leases,
+        "pid": view.pid,
+    }

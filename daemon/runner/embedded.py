@@ -1,0 +1,93 @@
+"""The engine from the `xllamacpp` wheel, as a program with llama-server's command line.
+
+A program of its own: nothing of mgr is imported, and mgr runs it like any other engine. It takes every flag that
+mgr passes (`launch.py`), lists them in its `--help`, and reads its key from LLAMA_API_KEY. The wheel ignores
+LLAMA_ARG_* variables and listens while it loads.
+"""
+
+import argparse
+import os
+import sys
+import threading
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="embedded", description=__doc__, allow_abbrev=False)
+    top.add_argument("-m", "--model", metavar="FILE")
+    top.add_argument(
+        "--host", metavar="HOST", default="127.0.0.1", help="address, or a path that ends in .sock"
+    )
+    top.add_argument("--port", type=int, default=8080)
+    top.add_argument("-a", "--alias", metavar="NAME")
+    top.add_argument("-c", "--ctx-size", type=int, default=0, help="tokens, over all slots")
+    top.add_argument("-np", "--parallel", type=int, default=1, help="slots")
+    top.add_argument("-b", "--batch-size", type=int, default=2048)
+    top.add_argument("-ub", "--ubatch-size", type=int, default=512)
+    top.add_argument("-t", "--threads", type=int, default=-1)
+    top.add_argument("-ngl", "--n-gpu-layers", type=int)
+    top.add_argument("--main-gpu", type=int)
+    top.add_argument("--load-mode", choices=["auto", "mmap", "none"], default="auto")
+    top.add_argument("--cache-ram", type=int, metavar="MIB", default=8192)
+    top.add_argument("--sse-ping-interval", type=int, metavar="SECONDS")
+    top.add_argument("--no-ui", action="store_true")
+    top.add_argument("--slots", action="store_true")
+    top.add_argument("--metrics", action="store_true")
+    top.add_argument("--offline", action="store_true")
+    top.add_argument("--list-devices", action="store_true")
+    top.add_argument("--version", action="store_true")
+    return top
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Loads the model and serves it for ever; a signal ends the process at once."""
+    import xllamacpp  # noqa: PLC0415 - --help must answer without it
+
+    params = xllamacpp.CommonParams()
+    params.model.path = options.model
+    params.hostnames = [options.host]
+    params.port = options.port
+    params.n_ctx = options.ctx_size
+    params.n_parallel = options.parallel
+    params.n_batch = options.batch_size
+    params.n_ubatch = min(options.ubatch_size, options.batch_size)
+    params.cache_ram_mib = options.cache_ram
+    params.endpoint_slots = options.slots
+    params.endpoint_metrics = options.metrics
+    params.offline = options.offline
+    params.ui = not options.no_ui
+    params.load_mode = xllamacpp.llama_load_mode[f"LLAMA_LOAD_MODE_{options.load_mode.upper()}"]
+    if options.threads > 0:
+        params.cpuparams.n_threads = options.threads
+    if options.alias:
+        params.model_alias = {options.alias}
+    if options.n_gpu_layers is not None:
+        params.n_gpu_layers = options.n_gpu_layers
+    if options.main_gpu is not None:
+        params.main_gpu = options.main_gpu
+    if options.sse_ping_interval is not None:
+        params.sse_ping_interval = options.sse_ping_interval
+    if key := os.environ.get("LLAMA_API_KEY"):
+        params.api_keys = [key]
+    server = xllamacpp.Server(params)
+    print(f"listening on {server.listening_address}", flush=True)  # noqa: T201
+    threading.Event().wait()
+
+
+def main() -> None:
+    options = parser().parse_args()
+    if options.version or options.list_devices:
+        import xllamacpp  # noqa: PLC0415
+
+        print(f"version: {xllamacpp.__version__}" if options.version else xllamacpp.get_device_info())  # noqa: T201
+        return
+    if not options.model:
+        sys.exit("error: --model is needed")
+    try:
+        serve(options)
+    except RuntimeError as error:
+        # The wheel raises this for every failure; its log lines above say which.
+        sys.exit(f"error: the server did not start: {error}")
+
+
+if __name__ == "__main__":
+    main()

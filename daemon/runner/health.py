@@ -1,0 +1,74 @@
+"""When is a starting engine ready, and when has it stalled?
+
+There is no limit on the total time: a large model on a slow disk takes what it takes. A start fails when nothing
+moves for the stall limit: no output, no I/O, no growth, no change of its health.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import psutil
+
+from daemon.errors import LoadFailed
+
+_FIRST_POLL_SECONDS = 0.01
+_LONGEST_POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Everything that shows that a start goes on. Bytes, except `health`, the HTTP status of the last probe."""
+
+    output: int
+    read: int
+    resident: int
+    health: int | None
+
+
+class StallWatch:
+    """Remembers when a sample last differed from the one before."""
+
+    def __init__(self, limit: float, now: float) -> None:
+        self._limit = limit
+        self._moved = now
+        self._last: Sample | None = None
+
+    def stalled(self, sample: Sample, now: float) -> bool:
+        if sample != self._last:
+            self._last, self._moved = sample, now
+        return now - self._moved > self._limit
+
+
+def measure(pid: int, output: int, health: int | None) -> Sample:
+    """A sample of the process; what cannot be read (another platform, just exited) counts as 0."""
+    read = resident = 0
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            resident = process.memory_info().rss
+            counters = process.io_counters() if hasattr(process, "io_counters") else None
+            read = counters.read_chars if counters is not None else 0
+    except psutil.Error:
+        pass
+    return Sample(output, read, resident, health)
+
+
+async def wait_until_ready(
+    probe: Callable[[], Awaitable[int | None]], sample: Callable[[int | None], Sample], stall_limit: float
+) -> None:
+    """Returns when `probe` answers 200. `probe` gives the status of the health route, None while nothing listens.
+
+    Raises LoadFailed when nothing has moved for `stall_limit` seconds.
+    """
+    clock = asyncio.get_running_loop().time
+    watch = StallWatch(stall_limit, clock())
+    pause = _FIRST_POLL_SECONDS
+    while True:
+        status = await probe()
+        if status == 200:
+            return
+        if watch.stalled(sample(status), clock()):
+            raise LoadFailed(f"the engine made no progress for {stall_limit:g} s while it loaded the model")
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.3, _LONGEST_POLL_SECONDS)

@@ -1,0 +1,98 @@
+"""The command line and the environment of an engine. Pure: values in, values out.
+
+Every argument is made here from a typed field; no text of a user becomes a flag. Only flags that the engine's own
+help lists are passed, in the first spelling it knows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from daemon.errors import LoadFailed
+
+# MiB of RAM in which the engine may keep the state of earlier conversations. Its own default is 8192, which a
+# machine that runs for months would lose to every loaded model.
+CACHE_RAM_MIB = 1024
+
+# A smaller batch lets a cancelled prefill end sooner; 512 costs no measurable speed on a CPU.
+DEFAULT_BATCH = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What one engine is started with. `window` is in tokens for each of `slots` requests at once."""
+
+    model: Path
+    alias: str
+    window: int
+    slots: int
+    batch: int = DEFAULT_BATCH
+    gpu_layers: int | None = None
+    threads: int | None = None
+    main_gpu: int | None = None
+    mmap: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """Spellings in the order of preference; each with its own values. `needed`: without it nothing works."""
+
+    spellings: Sequence[tuple[str, ...]] = field(default_factory=tuple)
+    needed: bool = False
+
+
+def arguments(launch: Launch, socket: Path, known: frozenset[str]) -> list[str]:
+    """The engine's arguments. `known` are the flags of its help. Raises LoadFailed where a needed one is missing."""
+    chosen: list[str] = []
+    for flag in _flags(launch, socket):
+        spelling = next((s for s in flag.spellings if s[0] in known), None)
+        if spelling is not None:
+            chosen.extend(spelling)
+        elif flag.needed:
+            raise LoadFailed(f"this engine does not know {flag.spellings[0][0]}; use another", permanent=True)
+    return chosen
+
+
+def _flags(launch: Launch, socket: Path) -> Iterable[_Flag]:
+    yield _Flag([("--model", str(launch.model)), ("-m", str(launch.model))], needed=True)
+    yield _Flag([("--host", str(socket))], needed=True)
+    total = str(launch.window * launch.slots)
+    yield _Flag([("--ctx-size", total), ("-c", total)], needed=True)
+    yield _Flag([("--parallel", str(launch.slots)), ("-np", str(launch.slots))], needed=True)
+    yield _Flag([("--batch-size", str(launch.batch)), ("-b", str(launch.batch))])
+    yield _Flag([("--alias", launch.alias)])
+    yield _Flag([("--no-ui",), ("--no-webui",)])
+    yield _Flag([("--slots",)])
+    yield _Flag([("--metrics",)])
+    yield _Flag([("--offline",)])
+    yield _Flag([("--cache-ram", str(CACHE_RAM_MIB))])
+    if launch.gpu_layers is not None:
+        yield _Flag([("--n-gpu-layers", str(launch.gpu_layers)), ("-ngl", str(launch.gpu_layers))])
+    if launch.threads is not None:
+        yield _Flag([("--threads", str(launch.threads)), ("-t", str(launch.threads))])
+    if launch.main_gpu is not None:
+        yield _Flag([("--main-gpu", str(launch.main_gpu))])
+    if launch.mmap is not None:
+        mode = "mmap" if launch.mmap else "none"
+        yield _Flag([("--load-mode", mode), ("--mmap" if launch.mmap else "--no-mmap",)])
+
+
+# What an engine may know of this machine. Everything else (tokens, keys, proxies, preloads, LLAMA_ARG_* that would
+# change its flags behind our back) stays out.
+_PASSED = frozenset(
+    {
+        "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "TZ",
+        "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+        "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "GPU_DEVICE_ORDINAL",
+        "GGML_VK_VISIBLE_DEVICES", "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "ONEAPI_DEVICE_SELECTOR",
+        "OMP_NUM_THREADS", "SystemRoot",
+    }
+)  # fmt: skip
+
+KEY_VARIABLE = "LLAMA_API_KEY"
+
+
+def environment(parent: Mapping[str, str], key: str, home: Path) -> dict[str, str]:
+    """The engine's whole environment, built from nothing. `key` travels here because an argument list is public."""
+    kept = {name: value for name, value in parent.items() if name in _PASSED}
+    return {**kept, "HOME": str(home), KEY_VARIABLE: key}

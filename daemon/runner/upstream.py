@@ -1,0 +1,83 @@
+"""HTTP to one engine over its Unix socket. The only place that knows httpx on this side."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import httpx
+
+from daemon.chat import Event, TokenRequest
+from daemon.errors import EngineFailed
+from daemon.framing import FramingError, SseDecoder
+from daemon.runner.endpoint import Endpoint
+from daemon.runner.wire import AnswerReader, body_for, error_from, parse_object, path_for
+
+_MAX_ERROR_BYTES = 64 * 1024
+_PROBE_SECONDS = 2.0
+
+
+class Upstream:
+    """A client of the engine at `endpoint`. No proxy variable of the environment is looked at."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=8)
+        self._client = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(endpoint.socket), limits=unlimited),
+            base_url="http://engine",
+            headers={"Authorization": f"Bearer {endpoint.key}", "Accept-Encoding": "identity"},
+            timeout=None,  # noqa: S113 - an answer may take any time; whoever waits has the deadline
+            trust_env=False,
+        )
+
+    async def health(self) -> int | None:
+        """The status of the engine's health route: 503 while it loads, 200 when ready, None when nobody answers."""
+        try:
+            return (await self._client.get("/health", timeout=_PROBE_SECONDS)).status_code
+        except httpx.TransportError:
+            return None
+
+    async def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
+        """The events of one answer, pulled one at a time; closing it ends the engine's work on it.
+
+        Raises EngineFailed, InvalidRequest or PromptTooLong.
+        """
+        decoder, reader = SseDecoder(), AnswerReader()
+        async with aclosing(self._chunks(request)) as chunks:
+            async for chunk in chunks:
+                for received in _decoded(decoder, chunk):
+                    for event in reader.read(received):
+                        yield event
+                if reader.done:
+                    return
+        for event in reader.end():
+            yield event
+
+    async def _chunks(self, request: TokenRequest) -> AsyncGenerator[bytes, None]:
+        try:
+            async with self._client.stream("POST", path_for(request), json=body_for(request)) as response:
+                if response.status_code != 200:
+                    error = parse_object(await _start_of(response))
+                    raise error_from(error.get("error"), response.status_code)
+                async for chunk in response.aiter_raw():
+                    yield chunk
+        except httpx.TransportError:
+            raise EngineFailed("the engine stopped while it worked on the answer") from None
+
+    async def aclose(self) -> None:
+        """Cuts every stream, so that the engine stops at once; their readers get EngineFailed."""
+        await self._client.aclose()
+
+
+def _decoded(decoder: SseDecoder, chunk: bytes) -> list[bytes]:
+    try:
+        return [event.data for event in decoder.feed(chunk)]
+    except FramingError as error:
+        raise EngineFailed(f"the engine sent a broken stream: {error}") from None
+
+
+async def _start_of(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > _MAX_ERROR_BYTES:
+            break
+    return bytes(body)

@@ -1,0 +1,314 @@
+"""The async shell around `queue.decide`: carries its actions out, tells it what came of them.
+
+All state changes happen between two awaits of one event loop, so there is no lock and nothing to deadlock on.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from daemon.chat import LoadOptions
+from daemon.errors import LoadFailed, MgrError
+from daemon.runner.launch import Launch
+from daemon.runner.runner import OnExit, Runner
+from daemon.scheduler import keepalive
+from daemon.scheduler.placement import Defaults, place
+from daemon.scheduler.queue import (
+    Action,
+    Demand,
+    Forget,
+    Grant,
+    Limits,
+    Loaded,
+    Phase,
+    Reject,
+    Start,
+    State,
+    Stop,
+    Waiter,
+    Weights,
+    decide,
+    next_moment,
+)
+
+log = logging.getLogger("mgr.scheduler")
+
+MakeRunner = Callable[[Launch, OnExit], Runner]
+
+
+class Lease:
+    """The right to ask one loaded model one thing. The model stays for as long as it is held."""
+
+    def __init__(self, runner: Runner, waited: float, release: Callable[[], None]) -> None:
+        self.runner = runner
+        self.waited = waited  # seconds until it was granted
+        self._release: Callable[[], None] | None = release
+
+    def release(self) -> None:
+        """Gives it back; more than once does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+@dataclass(slots=True)
+class _Handle:
+    """The processes behind one `Loaded`: its runner, and the task that loads it."""
+
+    weights: Weights
+    runner: Runner
+    load: "asyncio.Task[None]"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedView:
+    """One line of `ps`. `expires_in` is in seconds, infinity for ever, None while busy; `window` in tokens."""
+
+    weights: Weights
+    phase: Phase
+    window: int
+    slots: int
+    leases: int
+    keep_alive: float
+    expires_in: float | None
+    pid: int | None
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    loaded: tuple[LoadedView, ...]
+    waiting: int
+
+
+class Scheduler:
+    """Owns every runner. Use inside a running event loop; end with `close`."""
+
+    def __init__(
+        self,
+        make_runner: MakeRunner,
+        limits: Limits,
+        defaults: Defaults,
+        wait_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make_runner = make_runner
+        self._defaults = defaults
+        self._wait_timeout = wait_timeout
+        self._clock = clock
+        self._state = State(limits)
+        self._handles: dict[str, _Handle] = {}
+        self._grants: dict[int, asyncio.Future[Lease]] = {}
+        self._tickets = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._released = asyncio.Event()
+
+    # ---- for callers
+
+    @asynccontextmanager
+    async def lease(
+        self, weights: Weights, options: LoadOptions, keep_alive: float | None
+    ) -> AsyncIterator[Lease]:
+        """A loaded model for one request, waited for if need be. Cancelling the wait leaves no trace.
+
+        Raises Busy when the queue is full or the wait too long, LoadFailed when the model cannot be loaded.
+        """
+        lease = await self._acquire(weights, options, keep_alive)
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+    def unload(self, key: str) -> None:
+        """The model goes now if it is idle, else when its last request has ended."""
+        entry = self._state.loaded.get(key)
+        if entry is not None:
+            entry.keep_alive = 0.0
+            if entry.expires_at is not None:
+                entry.expires_at = self._clock()
+            self._decide()
+
+    def snapshot(self) -> Snapshot:
+        """What `ps`, metrics and tests see."""
+        now = self._clock()
+        views = []
+        for key, entry in self._state.loaded.items():
+            handle = self._handles[key]
+            expires_in = None if entry.expires_at is None else max(entry.expires_at - now, 0.0)
+            views.append(
+                LoadedView(
+                    handle.weights,
+                    entry.phase,
+                    entry.window,
+                    entry.slots,
+                    entry.leases,
+                    entry.keep_alive,
+                    expires_in,
+                    handle.runner.pid,
+                    str(handle.runner.engine or ""),
+                )
+            )
+        return Snapshot(tuple(views), len(self._state.waiting))
+
+    async def close(self, drain: float) -> None:
+        """Refuses new requests, waits up to `drain` seconds for the leases, then stops every engine."""
+        self._state.closing = True
+        self._decide()
+        deadline = self._clock() + drain
+        while self._busy() and (left := deadline - self._clock()) > 0:
+            self._released.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._released.wait()
+        for key, entry in self._state.loaded.items():
+            if entry.phase is not Phase.STOPPING:
+                self._perform(Stop(key, "mgr is shutting down"), self._clock())
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ---- requests
+
+    async def _acquire(self, weights: Weights, options: LoadOptions, keep_alive: float | None) -> Lease:
+        now = self._clock()
+        ticket = next(self._tickets)
+        window = None if options.window is None else weights.clamp(options.window)
+        demand = Demand(weights, window, replace(options, window=None))
+        grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._grants[ticket] = grant
+        self._state.waiting[ticket] = Waiter(ticket, demand, now, now + self._wait_timeout)
+        try:
+            self._decide()
+            lease = await grant
+        except asyncio.CancelledError:
+            if grant.done() and not grant.cancelled() and grant.exception() is None:
+                grant.result().release()
+            raise
+        finally:
+            del self._grants[ticket]
+            if self._state.waiting.pop(ticket, None) is not None:
+                self._decide()
+        entry = self._state.loaded.get(weights.key)
+        if entry is not None:
+            entry.keep_alive = keepalive.after_use(entry.keep_alive, keep_alive)
+        return lease
+
+    def _give_back(self, entry: Loaded) -> None:
+        now = self._clock()
+        entry.leases -= 1
+        entry.last_used = now
+        if entry.leases == 0:
+            entry.expires_at = keepalive.expires_at(now, entry.keep_alive)
+        self._released.set()
+        self._decide()
+
+    def _busy(self) -> bool:
+        return any(entry.leases for entry in self._state.loaded.values())
+
+    # ---- decisions
+
+    def _decide(self) -> None:
+        now = self._clock()
+        while actions := decide(self._state, now):
+            for action in actions:
+                self._perform(action, now)
+        for ticket, waiter in self._state.waiting.items():
+            if not waiter.admitted:
+                self._state.waiting[ticket] = replace(waiter, admitted=True)
+        self._arm(now)
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        moment = next_moment(self._state, now)
+        if moment is not None and moment != float("inf"):
+            self._timer = asyncio.get_running_loop().call_later(moment - now, self._decide)
+
+    def _perform(self, action: Action, now: float) -> None:
+        match action:
+            case Start(demand):
+                self._start(demand, now)
+            case Stop(key, reason):
+                self._state.loaded[key].phase = Phase.STOPPING
+                self._handles[key].load.cancel()
+                self._spawn(self._stop(key, reason), f"stop {key}")
+            case Forget(key):
+                del self._state.loaded[key], self._handles[key]
+            case Grant(ticket, key):
+                self._grant(ticket, self._state.loaded[key], now)
+            case Reject(ticket, error):
+                del self._state.waiting[ticket]
+                if not self._grants[ticket].done():
+                    self._grants[ticket].set_exception(error)
+
+    def _grant(self, ticket: int, entry: Loaded, now: float) -> None:
+        waiter = self._state.waiting.pop(ticket)
+        entry.leases += 1
+        entry.last_used = now
+        entry.expires_at = None
+        runner = self._handles[entry.key].runner
+        lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry))
+        if self._grants[ticket].done():  # cancelled a moment ago
+            lease.release()
+        else:
+            self._grants[ticket].set_result(lease)
+
+    def _start(self, demand: Demand, now: float) -> None:
+        key = demand.key
+        launch = place(demand.weights, demand.window, demand.options, self._defaults)
+        entry = Loaded(key, Phase.LOADING, launch.window, demand.options, launch.slots, last_used=now)
+        entry.keep_alive = self._defaults.keep_alive
+        runner = self._make_runner(launch, lambda error: self._exited(entry, error))
+        self._state.loaded[key] = entry
+        load = self._spawn(self._load(entry, runner), f"load {launch.alias}")
+        self._handles[key] = _Handle(demand.weights, runner, load)
+
+    # ---- what comes of them
+
+    async def _load(self, entry: Loaded, runner: Runner) -> None:
+        try:
+            await runner.ensure_ready()
+        except MgrError as error:
+            entry.phase, entry.error = Phase.FAILED, error
+        except Exception:
+            log.exception("%s: the load failed in an unforeseen way", runner.launch.alias)
+            entry.phase, entry.error = (
+                Phase.FAILED,
+                LoadFailed("the model could not be loaded; see mgr's log"),
+            )
+        else:
+            entry.phase = Phase.READY
+            entry.expires_at = keepalive.expires_at(self._clock(), entry.keep_alive)
+        if entry.error is not None:
+            log.error("%s", entry.error)
+        self._decide()
+
+    async def _stop(self, key: str, reason: str) -> None:
+        handle = self._handles[key]
+        await asyncio.wait({handle.load})
+        try:
+            await handle.runner.stop(reason)
+        except Exception:
+            log.exception("%s: the stop failed in an unforeseen way", handle.weights.name)
+        del self._state.loaded[key], self._handles[key]
+        self._decide()
+
+    def _exited(self, entry: Loaded, error: MgrError) -> None:
+        log.error("%s: %s", self._handles[entry.key].weights.name, error)
+        if entry.phase is Phase.READY:
+            del self._state.loaded[entry.key], self._handles[entry.key]
+            self._decide()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

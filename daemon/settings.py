@@ -1,0 +1,266 @@
+"""Every setting, once: name, type, default, meaning. The only reader of the process's environment.
+
+Precedence: flag, then `MGR_<NAME>`, then `OLLAMA_<NAME>` where Ollama has the same setting, then the file
+`mgr/config.toml` in the platform's configuration folder (keys in lower case), then the default.
+"""
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from daemon.durations import parse_duration, parse_keep_alive
+from daemon.errors import Misconfigured
+
+DEFAULT_PORT = 11434
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the daemon listens: TCP `host` and `port`, or the path of a Unix `socket`. `host` "" is every address."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    socket: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """`[http://]host[:port]`, `:port`, `[v6]:port`, or a path that ends in `.sock`.
+
+        The rules are those of OLLAMA_HOST, except that a bad value is an error. Raises ValueError.
+        """
+        text = text.strip().strip("\"'")
+        if text.endswith(".sock"):
+            return cls(socket=Path(text.removeprefix("unix://")).expanduser().absolute())
+        scheme, separator, rest = text.rpartition("://")
+        if separator and scheme not in ("http", "https"):
+            raise ValueError(f'"{text}" has the scheme "{scheme}"; use http, or a path that ends in .sock')
+        rest = rest.partition("/")[0]
+        default_port = {"http": 80, "https": 443}.get(scheme, DEFAULT_PORT)
+        host, port = _split_port(rest, default_port)
+        return cls(host, port) if rest else cls()
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.socket is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def connect_host(self) -> str:
+        """The host a client on this machine connects to."""
+        return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+    @property
+    def url(self) -> str:
+        """Base URL for a client on this machine; for a Unix socket a placeholder host."""
+        if self.socket is not None:
+            return "http://localhost"
+        host = f"[{self.connect_host}]" if ":" in self.connect_host else self.connect_host
+        return f"http://{host}:{self.port}"
+
+    def __str__(self) -> str:
+        if self.socket is not None:
+            return str(self.socket)
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _split_port(text: str, default: int) -> tuple[str, int]:
+    if text.count(":") > 1 and not text.startswith("["):
+        return text, default  # a bare IPv6 address
+    host, colon, port = text.rpartition(":")
+    if not colon or port.endswith("]"):
+        return text.strip("[]"), default
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f'"{port}" is not a port; use a number from 0 to 65535')
+    return host.strip("[]"), int(port)
+
+
+# ---- reading one value; each takes text or a TOML value and raises ValueError with a sentence
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value.strip()
+
+
+def _address(value: object) -> Address:
+    return Address.parse(_text(value))
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value)).expanduser().absolute()
+
+
+def _count(value: object) -> int:
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise ValueError("must be a whole number, 0 or more")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    seconds = parse_keep_alive(value)
+    if seconds is None or seconds == 0:
+        raise ValueError('must be a duration like "5m", longer than zero; a negative one means no limit')
+    return seconds
+
+
+def _keep_alive(value: object) -> float:
+    if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        value = int(value)
+    seconds = parse_keep_alive(value)
+    if seconds is None:
+        raise ValueError('must be a duration like "5m"')
+    return seconds
+
+
+def _drain(value: object) -> float:
+    seconds = parse_duration(_text(value)) if isinstance(value, str) else float(_count(value))
+    if not 0 <= seconds <= 8:
+        raise ValueError("must be between 0s and 8s, so that the whole stop ends within 10 s")
+    return seconds
+
+
+def _words(value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ValueError("must be a list of words, separated by commas")
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def _one_of(*choices: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value).lower()
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return text
+
+    return read
+
+
+def _url(value: object) -> str:
+    text = _text(value).rstrip("/")
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("must be an http:// or https:// URL")
+    return text
+
+
+def _setting(
+    read: Callable[[object], Any], default: Any, meaning: str, *, ollama: bool = False, also: str = ""
+) -> Any:
+    """`ollama`: OLLAMA_<NAME> is read too; `also`: another variable that other tools use for the same."""
+    metadata = {"read": read, "meaning": meaning, "ollama": ollama, "also": also}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _default_models() -> Path:
+    return platformdirs.user_data_path("mgr") / "models"
+
+
+def _default_shortnames() -> Path:
+    return platformdirs.user_config_path("mgr") / "shortnames.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the daemon and the command line are told from outside. Durations are seconds, infinity is no limit."""
+
+    host: Address = _setting(_address, Address, "address, or a path that ends in .sock", ollama=True)
+    models: Path = _setting(_path, _default_models, "root of the model store", ollama=True)
+    max_queue: int = _setting(_count, 512, "requests that may wait for a load; more get 503", ollama=True)
+    max_loaded_models: int = _setting(_count, 0, "engines at once; 0 is automatic", ollama=True)
+    num_parallel: int = _setting(_count, 0, "slots of each model; 0 is automatic", ollama=True)
+    context_length: int = _setting(_count, 0, "default window in tokens; 0 is automatic", ollama=True)
+    keep_alive: float = _setting(_keep_alive, 300.0, "how long an idle model stays loaded", ollama=True)
+    load_timeout: float = _setting(_seconds, 300.0, "longest load without any progress", ollama=True)
+    engine: str = _setting(_text, "auto", "auto, built, path, wheel, or the path of a llama-server")
+    max_waiting: int = _setting(_count, 256, "requests that may wait for a slot of one loaded model")
+    drain_timeout: float = _setting(_drain, 5.0, "how long a stop waits for answers that are running")
+    wait_timeout: float = _setting(_seconds, 600.0, "longest wait of one request before its load; then 503")
+    origins: tuple[str, ...] = _setting(_words, (), "web origins that may call, or *", ollama=True)
+    hosts: tuple[str, ...] = _setting(_words, (), "more names that the Host header may carry")
+    api_keys_file: Path | None = _setting(_path, None, "file with one API key a line; asked for when set")
+    api_key: str | None = _setting(_text, None, "key that the command line sends")
+    run_dir: Path | None = _setting(_path, None, "private folder for engine sockets")
+    hub_endpoint: str = _setting(_url, "https://huggingface.co", "Hugging Face hub", also="HF_ENDPOINT")
+    shortnames: Path = _setting(_path, _default_shortnames, "your own short names, a TOML file")
+    log_level: str = _setting(_one_of("debug", "info", "warning", "error"), "info", "what is logged")
+    log_format: str = _setting(_one_of("text", "json"), "text", "text, or one JSON object a line")
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    """The file of settings: MGR_CONFIG, else config.toml in the platform's configuration folder."""
+    named = environ.get("MGR_CONFIG")
+    return Path(named).expanduser() if named else platformdirs.user_config_path("mgr") / "config.toml"
+
+
+def load(environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None) -> Settings:
+    """The settings in force. Raises Misconfigured with the name, the value and where it came from."""
+    environ = os.environ if environ is None else environ
+    flags = flags or {}
+    path = config_path(environ)
+    in_file = _read_file(path)
+    values: dict[str, Any] = {}
+    for item in fields(Settings):
+        given = _find(item.name, item.metadata, environ, in_file, flags, path)
+        if given is not None:
+            value, source = given
+            try:
+                values[item.name] = item.metadata["read"](value)
+            except ValueError as error:
+                raise Misconfigured(f"{source} is {value!r}: {error}") from None
+    return Settings(**values)
+
+
+def _find(
+    name: str,
+    metadata: Mapping[str, Any],
+    environ: Mapping[str, str],
+    in_file: Mapping[str, object],
+    flags: Mapping[str, object],
+    path: Path,
+) -> tuple[object, str] | None:
+    if flags.get(name) is not None:
+        return flags[name], f"--{name.replace('_', '-')}"
+    variables = [f"MGR_{name.upper()}"]
+    if metadata["ollama"]:
+        variables.append(f"OLLAMA_{name.upper()}")
+    if metadata["also"]:
+        variables.append(metadata["also"])
+    for variable in variables:
+        if environ.get(variable, "").strip():
+            return environ[variable], variable
+    if name in in_file:
+        return in_file[name], f"{name} in {path}"
+    return None
+
+
+def _read_file(path: Path) -> Mapping[str, object]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"the settings file {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured(f"the settings file {path} is not valid TOML: {error}") from None
+    known = {item.name for item in fields(Settings)}
+    for key in values:
+        if key not in known:
+            raise Misconfigured(f"the settings file {path} has the unknown key {key!r}")
+    return values

@@ -1,0 +1,360 @@
+"""The models of a store: list, resolve, add, remove.
+
+The layout is Ollama's, so either program can use the other's library in place. What mgr keeps for itself is in the
+folder `mgr/` of the store. In a store that mgr did not create, nothing that mgr did not write is ever deleted.
+"""
+
+import json
+import logging
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from daemon.errors import BadModel, Conflict, Forbidden, Misconfigured, ModelNotFound, StorageFailed
+from daemon.names import DEFAULT_TAG, ModelName
+from daemon.store.blobs import Blobs, Digest
+from daemon.store.capabilities import capabilities
+from daemon.store.files import storage_failed
+from daemon.store.ledger import Ledger
+from daemon.store.lock import StoreLock, StoreLocked
+from daemon.store.manifests import BadManifest, Layer, Manifest, Manifests, encode
+from daemon.store.summaries import Summaries
+from daemon.store.summary import Summary
+
+__all__ = ["AmbiguousTag", "Model", "Store", "StoreLocked", "human_number"]
+
+MAX_TEXT_LAYER = 4 * 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class AmbiguousTag(ModelNotFound):
+    """A name without a tag, where there are several tags and none is the default one."""
+
+    def __init__(self, name: str, tags: list[str]) -> None:
+        super().__init__(name)
+        self.message = f"model '{name}' not found without a tag: it has {', '.join(tags)}; name one"
+        self.args = (self.message,)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can be used. `digest` is the manifest's sha256 in hex; `size` in bytes, of all its blobs."""
+
+    name: ModelName
+    digest: str
+    size: int
+    modified_at: datetime
+    path: Path
+    model_digest: Digest
+    projectors: tuple[Path, ...]
+    summary: Summary
+    config: Mapping[str, Any]
+    system: str | None
+    template: str | None
+    params: Mapping[str, Any]
+    messages: tuple[Mapping[str, Any], ...]
+    licenses: tuple[str, ...]
+    capabilities: tuple[str, ...]
+
+
+class Store:
+    """One store. Calls do blocking disk I/O and may come from any thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ledger = Ledger(root)
+        self._manifests = Manifests(root)
+        self._flock = StoreLock(root / "mgr" / "lock")
+        self._mutex = threading.RLock()
+        self._held: Counter[Digest] = Counter()
+        self._models: dict[ModelName, tuple[Digest, datetime, Model]] = {}
+        self.blobs = Blobs(root, self._ledger)
+        self._summaries = Summaries(root, self.blobs)
+
+    @property
+    def scratch(self) -> Path:
+        """A folder on the store's disk for temporary files; what a killed daemon left there goes at `open`."""
+        return self._root / "mgr" / "scratch"
+
+    def open(self, *, lock: bool = False) -> Self:
+        """Makes the folders; with `lock` holds the store for this process alone and clears away leftovers.
+
+        Raises StoreLocked, and Misconfigured when the folder cannot be used.
+        """
+        try:
+            self._make_folders()
+            if lock:
+                self._flock.acquire()
+                self.blobs.sweep()
+                shutil.rmtree(self.scratch, ignore_errors=True)
+            self.scratch.mkdir(exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or "input/output error"
+            raise Misconfigured(
+                f"the model store {self._root} cannot be used: {reason}; set MODELS"
+            ) from error
+        return self
+
+    def close(self) -> None:
+        self._flock.release()
+
+    def list(self) -> list[Model]:
+        """Every usable model, the newest first; those that are not are named in the log."""
+        models = []
+        for manifest in self._manifests.readable():
+            try:
+                models.append(self._model(manifest))
+            except (BadModel, StorageFailed) as error:
+                self._manifests.report(manifest.name, error.message)
+        return sorted(models, key=lambda model: (-model.modified_at.timestamp(), str(model.name)))
+
+    def resolve(self, text: str) -> Model:
+        """The model that `text` means. Raises BadName, ModelNotFound (AmbiguousTag), BadModel, StorageFailed."""
+        return self._model(self._manifests.read(self._lookup(text)))
+
+    def summary(self, digest: Digest) -> Summary:
+        """The GGUF header of a blob. Raises BadModel, StorageFailed."""
+        return self._summaries.get(digest)
+
+    @contextmanager
+    def hold(self, digest: Digest) -> Iterator[None]:
+        """Keeps a blob that no manifest names yet from being collected."""
+        with self._mutex:
+            self._held[digest] += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._held[digest] -= 1
+
+    def check_name(self, name: ModelName, model: Digest, *, replace: bool = False) -> ModelName:
+        """The stored form of `name`, if it may be given to `model`. Raises Conflict, Forbidden."""
+        with self._mutex:
+            stored = self._manifests.find(name)
+            if stored is None or self._is(stored, model):
+                return stored or name
+            if not replace:
+                raise Conflict(
+                    f"the model '{stored}' exists with other content; replace it, or use another name"
+                )
+            self._require_own(stored)
+            return stored
+
+    def add(self, name: ModelName, model: Digest, summary: Summary, *, replace: bool = False) -> Model:
+        """Gives the blob `model` a name. A name that has this model already is left as it is.
+
+        A name with another model is Conflict, unless `replace`. Raises BadModel, StorageFailed, Forbidden too.
+        """
+        with self._mutex:
+            name = self.check_name(name, model, replace=replace)
+            if self._is(name, model):
+                return self._model(self._manifests.read(name))
+            size = self.blobs.size(model)
+            if size is None:
+                raise StorageFailed(f"the model file of '{name}' was removed meanwhile; pull it again")
+            old = self._blobs_of(name)
+            config = json.dumps(_config(summary), separators=(",", ":")).encode()
+            manifest = encode(Layer("config", self._put(config), len(config)), (Layer("model", model, size),))
+            self._manifests.write(name, manifest)
+            self._record(name)
+            self._collect(old)
+            return self._model(self._manifests.read(name))
+
+    def remove(self, text: str) -> ModelName:
+        """Deletes a model's manifest, then those of its blobs that nothing else needs and mgr wrote itself.
+
+        Raises BadName, ModelNotFound, StorageFailed, and Forbidden for another program's model in its store.
+        """
+        with self._mutex:
+            name = self._lookup(text)
+            self._require_own(name)
+            blobs = self._blobs_of(name)
+            self._manifests.delete(name)
+            self._ledger.forget(self._manifests.path(name))
+            self._models.pop(name, None)
+            self._collect(blobs)
+            return name
+
+    def discard(self, digest: Digest) -> None:
+        """Deletes a blob if mgr wrote it and nothing needs it."""
+        with self._mutex:
+            self._collect({digest})
+
+    # ---- names
+
+    def _lookup(self, text: str) -> ModelName:
+        name = ModelName.parse(text)
+        stored = self._manifests.find(name)
+        if stored is None and not name.explicit_tag:
+            tagged = [n for n in self._manifests.names() if n.with_tag(DEFAULT_TAG).key == name.key]
+            if len(tagged) > 1:
+                raise AmbiguousTag(text, sorted(n.tag for n in tagged))
+            stored = tagged[0] if tagged else None
+        if stored is None:
+            raise ModelNotFound(text)
+        return stored
+
+    def _is(self, name: ModelName, model: Digest) -> bool:
+        try:
+            return model in {layer.digest for layer in self._manifests.read(name).of_kind("model")}
+        except BadManifest:
+            return False
+
+    # ---- models
+
+    def _model(self, manifest: Manifest) -> Model:
+        """Raises BadModel, StorageFailed."""
+        layers = manifest.of_kind("model")
+        if not layers:
+            raise BadManifest(manifest.name, "it has no GGUF model, and no other format is supported")
+        if not self.blobs.has(layers[0].digest, layers[0].size):
+            raise BadManifest(manifest.name, "its model file is missing or incomplete; pull it again")
+        known = self._models.get(manifest.name)
+        if known and known[:2] == (manifest.digest, manifest.modified_at):
+            return known[2]
+        model = self._read(manifest, layers[0].digest)
+        self._models[manifest.name] = (manifest.digest, manifest.modified_at, model)
+        return model
+
+    def _read(self, manifest: Manifest, digest: Digest) -> Model:
+        summary = self.summary(digest)
+        config = _as_object(manifest, self.blobs.read(manifest.config.digest, MAX_TEXT_LAYER))
+        projectors = [layer.digest for layer in manifest.of_kind("projector")]
+        params: dict[str, Any] = {}
+        for layer in manifest.of_kind("params"):
+            params |= _as_object(manifest, self.blobs.read(layer.digest, MAX_TEXT_LAYER))
+        templates = self._texts(manifest, "template") or self._texts(manifest, "prompt")
+        return Model(
+            name=manifest.name,
+            digest=manifest.digest.hex,
+            size=manifest.size,
+            modified_at=manifest.modified_at,
+            path=self.blobs.path(digest),
+            model_digest=digest,
+            projectors=tuple(self.blobs.path(projector) for projector in projectors),
+            summary=summary,
+            config=config,
+            system=next(iter(self._texts(manifest, "system")), None),
+            template=next(iter(templates), None),
+            params=params,
+            messages=tuple(self._messages(manifest)),
+            licenses=self._texts(manifest, "license"),
+            capabilities=capabilities(summary, map(self.summary, projectors), _claimed(config)),
+        )
+
+    def _texts(self, manifest: Manifest, kind: str) -> tuple[str, ...]:
+        return tuple(
+            self.blobs.read(layer.digest, MAX_TEXT_LAYER).decode("utf-8", "replace")
+            for layer in manifest.of_kind(kind)
+        )
+
+    def _messages(self, manifest: Manifest) -> Iterator[Mapping[str, Any]]:
+        for text in self._texts(manifest, "messages"):
+            messages = _json(manifest, text.encode())
+            if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+                raise BadManifest(manifest.name, "its messages are not a list of objects")
+            yield from messages
+
+    # ---- who wrote what
+
+    def _make_folders(self) -> None:
+        mine = self._root / "mgr"
+        created = not (self._root / "blobs").exists() and not (self._root / "manifests").exists()
+        mine.mkdir(parents=True, exist_ok=True)
+        if created:
+            self._creation.touch()
+        for name in ("blobs", "manifests"):
+            (self._root / name).mkdir(exist_ok=True)
+
+    @property
+    def _creation(self) -> Path:
+        return self._root / "mgr" / "created"
+
+    def _require_own(self, name: ModelName) -> None:
+        if not self._creation.exists() and not self._ledger.wrote(self._manifests.path(name)):
+            raise Forbidden(
+                f"the model '{name}' was put into this store by another program, and only that one may change it"
+            )
+
+    def _record(self, name: ModelName) -> None:
+        path = self._manifests.path(name)
+        try:
+            self._ledger.record(path, path.stat().st_mtime_ns)
+        except OSError as error:
+            raise storage_failed(error, f"record the model '{name}'") from error
+
+    def _put(self, data: bytes) -> Digest:
+        digest = Digest.of(data)
+        return digest if self.blobs.has(digest, len(data)) else self.blobs.put(data)
+
+    def _blobs_of(self, name: ModelName) -> frozenset[Digest]:
+        try:
+            return self._manifests.read(name).blobs
+        except BadManifest:
+            return frozenset()
+
+    def _collect(self, candidates: Collection[Digest]) -> None:
+        """Deletes the candidates that no manifest and no pull needs. While a manifest cannot be read, none."""
+        needed: set[Digest] = {digest for digest, holds in self._held.items() if holds}
+        for name in self._manifests.names():
+            try:
+                needed |= self._manifests.read(name).blobs
+            except (BadManifest, StorageFailed) as error:
+                log.warning("blobs are kept, because a manifest cannot be read: %s", error.message)
+                return
+        for digest in sorted(set(candidates) - needed, key=str):
+            if self.blobs.delete(digest):
+                self._summaries.delete(digest)
+
+
+# ---- config
+
+
+def _config(summary: Summary) -> dict[str, Any]:
+    """The config blob, with Ollama's keys. Raises BadModel when the metadata is hostile."""
+    config: dict[str, Any] = {
+        "model_format": "gguf",
+        "model_family": summary.architecture,
+        "model_families": [summary.architecture],
+        "model_type": human_number(summary.parameter_count),
+        "file_type": summary.file_type,
+        "context_length": summary.context_length,
+        "embedding_length": summary.embedding_length,
+        "architecture": "amd64",
+        "os": "linux",
+    }
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def human_number(count: int) -> str:
+    """A number of parameters as Ollama writes it: "134.52M", "8.0B", "7B"."""
+    for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
+        if count >= unit:
+            return f"{count / unit:.{0 if count % unit == 0 else digits}f}{letter}"
+    return str(count)
+
+
+def _as_object(manifest: Manifest, data: bytes) -> dict[str, Any]:
+    value = _json(manifest, data)
+    if not isinstance(value, dict):
+        raise BadManifest(manifest.name, "its config or parameters are not a JSON object")
+    return value
+
+
+def _json(manifest: Manifest, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadManifest(manifest.name, "its config, parameters or messages are not JSON") from None
+
+
+def _claimed(config: Mapping[str, Any]) -> tuple[str, ...]:
+    value = config.get("capabilities")
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()

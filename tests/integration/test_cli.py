@@ -1,0 +1,506 @@
+"""The command line as its users run it: a process, its exit code, and what it writes where."""
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.fakes.api_server import ApiServer, Body, Reply, Route, chat_lines, serving
+
+ROOT = Path(__file__).resolve().parents[2]
+MGR = (sys.executable, "-m", "cli.main")
+GUARD = 60.0  # seconds; no test waits that long unless something hangs
+Completed = subprocess.CompletedProcess[bytes]
+Mgr = Callable[..., Completed]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """No setting of the machine, a home of its own, and a proxy that would fail every request."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MGR_", "OLLAMA_", "XDG_"))
+    }
+    dead = "http://127.0.0.1:1"
+    return {
+        **kept,
+        "HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(ROOT),
+        "MGR_MODELS": str(tmp_path / "models"),
+        "HTTP_PROXY": dead,
+        "http_proxy": dead,
+        "ALL_PROXY": dead,
+        "TERM": "xterm",
+    }
+
+
+@pytest.fixture
+def api(environment: dict[str, str]) -> Iterator[ApiServer]:
+    """A server with one model, "m", that says "Hi there"."""
+    routes: dict[str, Route] = {
+        "GET /api/version": Reply({"version": "0.12.0"}),
+        "GET /api/tags": Reply(
+            {"models": [{"name": "m:latest", "digest": "abcdef0123456789", "size": 2000}]}
+        ),
+        "GET /api/ps": Reply({"models": [{"name": "a"}, {"name": "b"}]}),
+        "POST /api/show": _show,
+        "POST /api/chat": Reply(lines=chat_lines("Hi", " there", "\n", eval_count=2, eval_duration=10**9)),
+        "POST /api/generate": _generate,
+        "POST /api/pull": Reply(
+            lines=[
+                {"status": "pulling manifest"},
+                {"status": "pulling aabbcc", "digest": "sha256:aabbcc", "total": 100, "completed": 40},
+                {"status": "pulling aabbcc", "digest": "sha256:aabbcc", "total": 100, "completed": 100},
+                {"status": "success", "model": "stored:135m"},
+            ]
+        ),
+        "DELETE /api/delete": _show,
+    }
+    with serving(routes) as server:
+        environment["MGR_HOST"] = server.address
+        yield server
+
+
+def _show(body: Body) -> Reply:
+    if body["model"] in ("m", "stored:135m"):
+        return Reply({"modelfile": "FROM x\n", "details": {"family": "llama"}, "model_info": {}})
+    return Reply({"error": f"model '{body['model']}' not found"}, 404)
+
+
+def _generate(body: Body) -> Reply:
+    return _show(body) if body["model"] == "unknown" else Reply({"done": True})
+
+
+@pytest.fixture
+def mgr(environment: dict[str, str], tmp_path: Path) -> Mgr:
+    def run(*arguments: str, stdin: bytes = b"", **more: str) -> Completed:
+        return subprocess.run(
+            [*MGR, *arguments],
+            input=stdin,
+            capture_output=True,
+            env={**environment, **more},
+            cwd=tmp_path,
+            timeout=GUARD,
+            check=False,
+        )
+
+    return run
+
+
+def outcome(done: Completed) -> tuple[int, str, str]:
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+# ---- one answer
+
+
+def test_piped_output_is_the_models_text_and_one_line_feed(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("run", "m", "repeat", stdin=b"hi\n")) == (0, "Hi there\n", "")
+    assert api.bodies("/api/chat")[0]["messages"] == [{"role": "user", "content": "hi\n repeat"}]
+
+
+def test_nothing_to_ask_is_an_error(api: ApiServer, mgr: Mgr) -> None:
+    code, out, err = outcome(mgr("run", "m"))
+    assert (code, out) == (1, "")
+    assert err == "Error: there is no prompt; give one as an argument or on standard input\n"
+    assert api.requests == []
+
+
+def test_options_reach_the_request(api: ApiServer, mgr: Mgr) -> None:
+    sampling = ("--seed", "7", "--temperature", "0", "--num-ctx", "512", "--max-tokens", "9")
+    done = mgr("run", "m", *sampling, "--keepalive", "1m", "--system", "brief", "--verbose", "hi")
+    assert done.stdout == b"Hi there\n"
+    assert done.stderr.decode().splitlines() == [
+        "eval count:           2 token(s)",
+        "eval duration:        1.00s",
+        "eval rate:            2.00 tokens/s",
+    ]
+    body = api.bodies("/api/chat")[0]
+    assert body["options"] == {"seed": 7, "temperature": 0.0, "num_ctx": 512, "num_predict": 9}
+    assert body["keep_alive"] == "1m"
+    assert body["messages"][0] == {"role": "system", "content": "brief"}
+
+
+def test_an_empty_prompt_loads_the_model(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("run", "m", "", "--keepalive", "-1")) == (0, "", "")
+    assert api.bodies("/api/generate") == [{"model": "m", "keep_alive": -1, "stream": False}]
+
+
+def test_a_missing_model_is_pulled_and_then_asked(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("run", "smollm2", "hi")) == (0, "Hi there\n", "pulling 'smollm2'\n")
+    assert api.bodies("/api/pull") == [{"model": "smollm2", "stream": True}]
+    assert api.bodies("/api/chat")[0]["model"] == "stored:135m"
+
+
+def test_an_error_line_in_the_stream_fails_after_the_text(api: ApiServer, mgr: Mgr) -> None:
+    lines = [*chat_lines("Hi")[:1], {"error": "the engine stopped"}]
+    api.routes["POST /api/chat"] = Reply(lines=lines)
+    assert outcome(mgr("run", "m", "hi")) == (1, "Hi\n", "Error: the engine stopped\n")
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_stream_that_stops_in_the_middle_fails(api: ApiServer, mgr: Mgr, cut: bool) -> None:
+    api.routes["POST /api/chat"] = Reply(lines=chat_lines("Hi")[:1], cut=cut)
+    code, out, err = outcome(mgr("run", "m", "hi"))
+    assert (code, out) == (1, "Hi\n")
+    assert re.fullmatch(r"Error: .* (ended early|before its answer)\n", err)
+
+
+def test_text_with_line_separators_and_escapes_is_piped_unchanged(api: ApiServer, mgr: Mgr) -> None:
+    text = "a\u2028b\u0085c\x1b[1m\U0001f600"
+    api.routes["POST /api/chat"] = Reply(lines=chat_lines(text))
+    assert outcome(mgr("run", "m", "hi")) == (0, f"{text}\n", "")
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(
+    api: ApiServer, environment: dict[str, str]
+) -> None:
+    api.routes["POST /api/chat"] = Reply(lines=chat_lines("first", "second"), hold_after=1)
+    with subprocess.Popen(
+        [*MGR, "run", "m", "hi"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert os.read(process.stdout.fileno(), 100) == b"first"
+        process.stdout.close()
+        api.release()
+        assert process.stderr.read() == b""
+        assert process.wait(GUARD) == 141
+
+
+def test_ctrl_c_ends_with_130(api: ApiServer, environment: dict[str, str]) -> None:
+    api.routes["POST /api/chat"] = Reply(lines=chat_lines("first", "second"), hold_after=1)
+    with subprocess.Popen(
+        [*MGR, "run", "m", "hi"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert os.read(process.stdout.fileno(), 100) == b"first"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=GUARD)
+    assert (process.returncode, out, err) == (130, b"\n", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_sentence(api: ApiServer, environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*MGR, "list"], env=environment, stdout=full, stderr=subprocess.PIPE, timeout=GUARD, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"Error: cannot write the output: No space left on device\n")
+
+
+# ---- the other commands
+
+
+def test_list_in_a_table_and_as_json(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("list")) == (
+        0,
+        "NAME        ID              SIZE    MODIFIED\nm:latest    abcdef012345    2 KB    -\n",
+        "",
+    )
+    assert json.loads(mgr("ls", "--json").stdout)[0]["name"] == "m:latest"
+
+
+def test_ps_has_an_engine_column_only_where_there_is_one(api: ApiServer, mgr: Mgr) -> None:
+    assert b"ENGINE" not in mgr("ps").stdout
+    api.routes["GET /api/ps"] = Reply({"models": [{"name": "a", "engine": "wheel"}]})
+    header, row = mgr("ps").stdout.decode().splitlines()
+    assert header.endswith("ENGINE")
+    assert row.endswith("wheel")
+
+
+def test_show_and_its_parts(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("show", "m")) == (0, "  Model\n    architecture    llama\n", "")
+    assert outcome(mgr("show", "m", "--modelfile")) == (0, "FROM x\n", "")
+    assert json.loads(mgr("show", "m", "--json").stdout)["details"] == {"family": "llama"}
+
+
+def test_pull_prints_the_stored_name(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("pull", "smollm2", "--name", "mine", "--force")) == (0, "stored:135m\n", "")
+    assert api.bodies("/api/pull") == [{"model": "smollm2", "as": "mine", "replace": True, "stream": True}]
+
+
+def test_pull_of_a_file_sends_its_absolute_url(api: ApiServer, mgr: Mgr, tmp_path: Path) -> None:
+    mgr("pull", "./a b.gguf")
+    assert api.bodies("/api/pull")[0]["model"] == f"{tmp_path.as_uri()}/a%20b.gguf"
+
+
+def test_a_pull_that_ends_without_success_fails(api: ApiServer, mgr: Mgr) -> None:
+    api.routes["POST /api/pull"] = Reply(lines=[{"status": "pulling manifest"}])
+    code, out, err = outcome(mgr("pull", "x"))
+    assert (code, out) == (1, "")
+    assert "the pull of 'x' ended early" in err
+
+
+def test_stop_unloads_one_or_all(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("stop", "m")) == (0, "", "")
+    assert outcome(mgr("stop", "--all")) == (0, "", "")
+    bodies = api.bodies("/api/generate")
+    assert [body["model"] for body in bodies] == ["m", "a", "b"]
+    assert all(body["keep_alive"] == 0 and body["prompt"] == "" for body in bodies)
+
+
+def test_rm_stops_at_the_first_error(api: ApiServer, mgr: Mgr) -> None:
+    assert outcome(mgr("rm", "m", "unknown", "m")) == (1, "", "Error: model 'unknown' not found\n")
+    assert [body["model"] for body in api.bodies("/api/delete")] == ["m", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["show", "unknown"], 1, "Error: model 'unknown' not found\n"),
+        (["stop", "unknown"], 1, 'Error: couldn\'t find model "unknown" to stop\n'),
+        (["stop", "--daemon"], 1, "is not mgr; stop it in its own way\n"),
+        (["stop"], 2, "Error: say what to stop: a model, --all or --daemon\n"),
+        (["stop", "m", "--all"], 2, "Error: say what to stop: a model, --all or --daemon\n"),
+        (["show", "m", "--system", "--license"], 2, "Error: only one part can be shown at a time\n"),
+        (["run", "m", "hi", "--keepalive", "soon"], 2, 'Error: --keepalive: "soon" is not a duration'),
+        (["run"], 2, "Error: Missing argument"),
+        (["list", "--nonsense"], 2, "No such option"),
+        (["frobnicate"], 2, "No such command"),
+    ],
+)
+def test_exit_codes(api: ApiServer, mgr: Mgr, arguments: list[str], code: int, sentence: str) -> None:
+    returned, out, err = outcome(mgr(*arguments, stdin=b"x"))
+    assert (returned, out) == (code, "")
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_a_wrong_setting_ends_with_78(mgr: Mgr) -> None:
+    code, out, err = outcome(mgr("serve", "--log-level", "loud"))
+    assert (code, out) == (78, "")
+    assert err.startswith("Error: --log-level is 'loud': must be one of")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["list"], ["ps"], ["show", "m"], ["stop", "m"], ["stop", "--daemon"], ["rm", "m"]]
+)
+def test_without_a_daemon_there_is_nothing_to_look_at(mgr: Mgr, command: list[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    sentence = f"Error: mgr is not running on {address}; start it with `mgr serve`\n"
+    assert outcome(mgr(*command, MGR_HOST=address)) == (1, "", sentence)
+
+
+def test_the_key_is_sent_and_a_refusal_is_shown(api: ApiServer, mgr: Mgr) -> None:
+    api.routes["GET /api/tags"] = Reply({"error": {"message": "give a key", "type": "x"}}, 401)
+    assert outcome(mgr("list", MGR_API_KEY="k-1")) == (1, "", "Error: give a key\n")
+    assert api.requests[0].headers["Authorization"] == "Bearer k-1"
+
+
+def test_a_server_that_is_something_else(api: ApiServer, mgr: Mgr) -> None:
+    api.routes["GET /api/tags"] = Reply(lines=["text"])
+    assert "does not speak this API" in mgr("list").stderr.decode()
+    del api.routes["GET /api/tags"]
+    assert outcome(mgr("list")) == (1, "", "Error: 404 page not found\n")
+
+
+def test_a_unix_socket(mgr: Mgr, tmp_path: Path) -> None:
+    path = tmp_path / "mgr.sock"
+    with serving({"GET /api/tags": Reply({"models": []})}, path) as server:
+        assert outcome(mgr("list", "--json", MGR_HOST=str(path))) == (0, "[]\n", "")
+    assert server.requests[0].headers["Host"] == "localhost"
+
+
+# ---- stop --daemon
+
+
+def test_a_process_that_is_not_the_daemon_is_never_stopped(api: ApiServer, mgr: Mgr) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
+        told = facts(bystander.pid)
+        for wrong in ({"started": told["started"] - 60}, {"boot_id": "another"}, {"pid": os.getpid()}):
+            api.routes["GET /api/version"] = Reply({"version": "0.12.0", "mgr": {**told, **wrong}})
+            done = mgr("stop", "--daemon")
+            assert done.returncode == 1
+            assert done.stderr.startswith(b"Error: the mgr on")
+        assert bystander.poll() is None
+        bystander.communicate(b"\n", timeout=GUARD)
+        assert bystander.returncode == 0
+
+
+def test_the_daemon_is_asked_to_end_and_waited_for(api: ApiServer, mgr: Mgr) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as daemon:
+        api.routes["GET /api/version"] = Reply({"version": "0.12.0", "mgr": facts(daemon.pid)})
+        assert outcome(mgr("stop", "--daemon")) == (0, "", "")
+        assert daemon.wait(GUARD) == -signal.SIGTERM
+
+
+def facts(pid: int) -> dict[str, Any]:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    started = psutil.Process(pid).create_time()
+    return {"pid": pid, "started": started, "boot_id": boot.read_text().strip() if boot.exists() else None}
+
+
+# ---- a person at a terminal
+
+
+def at_terminal(
+    environment: dict[str, str], arguments: list[str], typed: list[tuple[bytes, bytes]]
+) -> tuple[int, bytes]:
+    """Runs mgr with a terminal for all three streams. `typed`: what to wait for, and what to type then.
+
+    Returns the exit code and everything that the terminal showed.
+    """
+    keyboard, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*MGR, *arguments],
+        env=environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        guard = threading.Timer(GUARD, process.kill)
+        guard.start()
+        shown, seen_to = b"", 0
+        left = list(typed)
+        while True:
+            try:
+                chunk = os.read(keyboard, 4096)
+            except OSError:  # Linux says so when the last holder of a terminal has gone
+                break
+            if not chunk:
+                break
+            shown += chunk
+            while left and left[0][0] in shown[seen_to:]:
+                awaited, text = left.pop(0)
+                seen_to = shown.index(awaited, seen_to) + len(awaited)
+                if text == b"\x03":
+                    process.send_signal(signal.SIGINT)
+                else:
+                    os.write(keyboard, text)
+        guard.cancel()
+        os.close(keyboard)
+        return process.wait(GUARD), shown
+
+
+def test_a_pull_draws_its_progress_at_a_terminal(api: ApiServer, environment: dict[str, str]) -> None:
+    code, shown = at_terminal(environment, ["pull", "smollm2"], [])
+    assert code == 0
+    assert b"pulling manifest" in shown
+    assert b"pulling aabbcc" in shown
+    assert b"100/100 bytes" in shown
+    assert shown.rstrip().endswith(b"stored:135m")
+
+
+def test_an_escape_sequence_of_a_model_does_not_reach_the_terminal(
+    api: ApiServer, environment: dict[str, str]
+) -> None:
+    api.routes["POST /api/chat"] = Reply(lines=chat_lines("a\x1b]0;title\x07b"))
+    code, shown = at_terminal(environment, ["run", "m", "hi"], [])
+    assert (code, shown) == (0, "a\ufffd]0;title\ufffdb\r\n".encode())
+
+
+def test_a_conversation(api: ApiServer, environment: dict[str, str]) -> None:
+    typed = [
+        (b">>> ", b"first\r"),
+        (b"Hi there", b""),
+        (b">>> ", b"/set system brief\r"),
+        (b">>> ", b'"""second\r'),
+        (b"... ", b'line"""\r'),
+        (b"Hi there", b""),
+        (b">>> ", b"\x04"),
+    ]
+    code, shown = at_terminal(environment, ["run", "m"], typed)
+    assert code == 0, shown.decode()
+    assert api.bodies("/api/chat")[1]["messages"] == [
+        {"role": "system", "content": "brief"},
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "Hi there\n"},
+        {"role": "user", "content": "second\nline"},
+    ]
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_conversation(
+    api: ApiServer, environment: dict[str, str]
+) -> None:
+    api.routes["POST /api/chat"] = Reply(lines=chat_lines("first", "second"), hold_after=1)
+    typed = [(b">>> ", b"go\r"), (b"first", b"\x03"), (b">>> ", b"/bye\r")]
+    code, shown = at_terminal(environment, ["run", "m"], typed)
+    assert code == 0, shown.decode()
+    assert b"second" not in shown
+
+
+# ---- a daemon in the background
+
+
+@pytest.fixture
+def background(environment: dict[str, str], mgr: Mgr) -> Iterator[dict[str, str]]:
+    """An address where nothing listens yet; what was started there is ended after the test."""
+    pytest.importorskip("daemon.server")
+    environment["MGR_HOST"] = f"127.0.0.1:{free_port()}"
+    yield environment
+    mgr("stop", "--daemon")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_a_daemon_in_the_background_keeps_nothing_of_its_caller(
+    background: dict[str, str], tmp_path: Path
+) -> None:
+    read_end, write_end = os.pipe()
+    with subprocess.Popen(
+        [*MGR, "pull", "./missing.gguf"],
+        env=background,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=[write_end],
+    ) as caller:
+        os.close(write_end)
+        out, err = caller.communicate(timeout=GUARD)  # ends only once nobody holds the pipes
+    assert (caller.returncode, out) == (1, b"")
+    first, second = err.decode().splitlines()
+    assert first.startswith(f"starting mgr on {background['MGR_HOST']} in the background; its log is ")
+    assert second.startswith("Error: ")
+    assert os.read(read_end, 1) == b""
+    os.close(read_end)
+    log = Path(first.rpartition(" ")[2])
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_daemon_stays_until_it_is_stopped(background: dict[str, str], mgr: Mgr) -> None:
+    mgr("pull", "./missing.gguf")
+    assert outcome(mgr("list", "--json")) == (0, "[]\n", "")
+    assert outcome(mgr("stop", "--daemon")) == (0, "", "")
+    assert "is not running" in mgr("list").stderr.decode()
+
+
+def test_a_daemon_that_does_not_start_says_why(background: dict[str, str], mgr: Mgr) -> None:
+    code, out, err = outcome(mgr("run", "m", "hi", MGR_API_KEYS_FILE="/no/such/file"))
+    assert (code, out) == (1, "")
+    assert "Error: mgr did not start:\n" in err
+    assert "/no/such/file" in err.partition("did not start")[2]
+
+
+def test_nothing_is_started_for_an_address_of_the_network(mgr: Mgr) -> None:
+    address = f"0.0.0.0:{free_port()}"
+    sentence = f"Error: mgr is not running on {address}; start it with `mgr serve`\n"
+    assert outcome(mgr("run", "m", "hi", MGR_HOST=address)) == (1, "", sentence)

@@ -1,0 +1,373 @@
+import json
+import re
+from typing import Any
+
+import pytest
+
+from daemon.chat import (
+    Answer,
+    ChatRequest,
+    Done,
+    Event,
+    FinishReason,
+    Message,
+    Progress,
+    Sampling,
+    Text,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from daemon.errors import (
+    BodyTooLarge,
+    Busy,
+    EngineFailed,
+    Forbidden,
+    InvalidRequest,
+    MgrError,
+    ModelNotFound,
+    NotSupported,
+    PromptTooLong,
+    Unauthorized,
+)
+from daemon.framing import SseDecoder
+from daemon.middleware import anthropic
+
+DONE = Done(FinishReason.STOP, Usage(30, 20, 7))
+USAGE = {
+    "input_tokens": 10,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 20,
+    "output_tokens": 7,
+}
+NO_USAGE = dict.fromkeys(USAGE, 0)
+HI = {"role": "user", "content": "hi"}
+
+
+def parse(**body: Any) -> ChatRequest:
+    whole = {"model": "m", "max_tokens": 9, "messages": [HI], **body}
+    request = anthropic.MESSAGES.parse(json.dumps(whole).encode())
+    assert isinstance(request, ChatRequest)
+    return request
+
+
+def block(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, **more}
+
+
+# ---- requests
+
+
+def test_minimal() -> None:
+    assert parse() == ChatRequest(
+        model="m", messages=(Message("user", (Text("hi"),)),), sampling=Sampling(max_tokens=9)
+    )
+
+
+def test_system_and_blocks() -> None:
+    assert parse(system="be brief").messages[0] == Message("system", (Text("be brief"),))
+    blocks = [block("be "), block("brief", cache_control={"type": "ephemeral"})]
+    assert parse(system=blocks).messages[0] == Message("system", (Text("be brief"),))
+    assert parse(system="") == parse(system=[]) == parse(system=None) == parse()
+
+
+def test_turns() -> None:
+    request = parse(
+        messages=[
+            HI,
+            {"role": "system", "content": "a reminder"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"type": "redacted_thinking", "data": "x"},
+                    block("b"),
+                    block("c"),
+                ],
+            },
+            {"role": "user", "content": [block("d"), block("e", citations=None)]},
+        ]
+    )
+    assert request.messages == (
+        Message("user", (Text("hi"),)),
+        Message("system", (Text("a reminder"),)),
+        Message("assistant", (Text("bc"),), thinking="hm"),
+        Message("user", (Text("de"),)),
+    )
+
+
+def test_options() -> None:
+    request = parse(
+        max_tokens=5.0,
+        temperature=1.5,
+        top_p=0.5,
+        top_k=3,
+        stop_sequences=["x"],
+        seed=4,
+        stream=True,
+        keep_alive="1h",
+    )
+    assert request.sampling == Sampling(
+        max_tokens=5, temperature=1.5, top_p=0.5, top_k=3, stop=("x",), seed=4
+    )
+    assert (request.stream, request.keep_alive) == (True, 3600)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"model": ""}, "model is required"),
+        ({"max_tokens": None}, "max_tokens is required and must be positive"),
+        ({"max_tokens": 0}, "max_tokens is required and must be positive"),
+        ({"max_tokens": -1}, "max_tokens is required and must be positive"),
+        ({"max_tokens": "9"}, "max_tokens must be an integer"),
+        ({"max_tokens": 2**31}, "max_tokens must be an integer"),
+        ({"messages": []}, "messages must hold at least one message"),
+        ({"messages": None}, "messages must hold at least one message"),
+        ({"messages": [HI, {"role": "robot", "content": "x"}]}, "messages[1].role must be one of"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content is required"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be a string, not 5"),
+        ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0].type is required"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text is required",
+        ),
+        ({"system": 5}, "system must be a string, not 5"),
+        ({"system": ["x"]}, "system[0] must be an object"),
+        ({"stream": "true"}, "stream must be true or false"),
+        ({"temperature": 3}, "temperature must be a number from 0 to 2, not 3"),
+        ({"stop_sequences": [""]}, "stop_sequences holds an empty string"),
+        ({"thinking": True}, "thinking must be an object"),
+    ],
+)
+def test_wrong_fields(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(**body)
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"tools": [{}]}, "tools"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.type"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
+        ({"output_config": {"effort": "high"}}, "output_config"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"container": "c"}, "container"),
+        ({"messages": [HI, {"role": "assistant", "content": "The answer is ("}]}, "messages[1]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "novel"}]}]}, "messages[0].content[0].type"),
+    ],
+)
+def test_what_is_not_built_is_said(body: dict[str, Any], field: str) -> None:
+    with pytest.raises(NotSupported) as caught:
+        parse(**body)
+    assert caught.value.message.startswith(f"{field} ")
+
+
+def test_values_that_change_nothing_are_accepted() -> None:
+    off = {"tools": [], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    off |= {"thinking": {"type": "disabled"}, "output_config": {}, "mcp_servers": None}
+    harmless = {"metadata": {"user_id": "u"}, "service_tier": "auto", "betas": ["x"], "unknown": {}}
+    harmless |= {"context_management": {"edits": []}, "inference_geo": None, "cache_control": {"type": "x"}}
+    assert parse(**off, **harmless) == parse()
+    assert parse(tools=None, tool_choice={"type": "none"}, thinking=None) == parse()
+
+
+# ---- answers
+
+
+def decoded(output: bytes) -> list[Any]:
+    """The data of all events, each checked for the right name."""
+    events = [(event.event, json.loads(event.data)) for event in SseDecoder().feed(output)]
+    assert all(name == data["type"] for name, data in events)
+    return [data for _, data in events]
+
+
+def stream(*events: Event) -> list[Any]:
+    encoder = anthropic.MESSAGES.encoder(parse(stream=True), 0)
+    return decoded(b"".join([encoder.feed(event) for event in events] + [encoder.finish()]))
+
+
+def start(index: int, **content: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": content}
+
+
+def delta(index: int, kind: str, **content: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **content}}
+
+
+def stop(index: int) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+def test_stream() -> None:
+    first, *blocks, last, end = stream(TextDelta("Hi"), TextDelta(" you"), DONE)
+    assert re.fullmatch(r"msg_[0-9a-f]{24}", first["message"].pop("id"))
+    assert first == {
+        "type": "message_start",
+        "message": {
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": NO_USAGE,
+        },
+    }
+    assert blocks == [
+        start(0, type="text", text=""),
+        delta(0, "text_delta", text="Hi"),
+        delta(0, "text_delta", text=" you"),
+        stop(0),
+    ]
+    assert last == {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+        "usage": USAGE,
+    }
+    assert end == {"type": "message_stop"}
+
+
+def test_the_start_counts_the_prompt_that_progress_told_of() -> None:
+    first, *_ = stream(Progress(20, 30, 20), Progress(30, 30, 20), TextDelta("Hi"), DONE)
+    assert first["message"]["usage"] == {**USAGE, "output_tokens": 0}
+
+
+def test_the_start_waits_for_content() -> None:
+    encoder = anthropic.MESSAGES.encoder(parse(), 0)
+    assert encoder.feed(Progress(1, 2)) == encoder.feed(TextDelta("")) == b""
+    assert decoded(encoder.feed(TextDelta("Hi")))[0]["type"] == "message_start"
+
+
+def test_blocks_only_when_they_have_content() -> None:
+    kinds = [event["type"] for event in stream(TextDelta(""), DONE)]
+    assert kinds == ["message_start", "message_delta", "message_stop"]
+
+
+def test_thinking_text_and_tools_in_a_stream() -> None:
+    _, *blocks, last, _ = stream(
+        ThinkingDelta("hm"),
+        TextDelta("Hi"),
+        ToolCallDelta(0, "", "c0", "f"),
+        ToolCallDelta(0, '{"x"'),
+        ToolCallDelta(0, ":1}"),
+        ToolCallDelta(1, "{}", "c1", "g"),
+        TextDelta("!"),
+        Done(FinishReason.TOOL_CALLS),
+    )
+    assert blocks == [
+        start(0, type="thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="hm"),
+        stop(0),
+        start(1, type="text", text=""),
+        delta(1, "text_delta", text="Hi"),
+        stop(1),
+        start(2, type="tool_use", id="c0", name="f", input={}),
+        delta(2, "input_json_delta", partial_json='{"x"'),
+        delta(2, "input_json_delta", partial_json=":1}"),
+        stop(2),
+        start(3, type="tool_use", id="c1", name="g", input={}),
+        delta(3, "input_json_delta", partial_json="{}"),
+        stop(3),
+        start(4, type="text", text=""),
+        delta(4, "text_delta", text="!"),
+        stop(4),
+    ]
+    assert last["delta"]["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize(
+    ("done", "reason", "sequence"),
+    [
+        (Done(FinishReason.STOP), "end_turn", None),
+        (Done(FinishReason.STOP, stop_sequence="END"), "stop_sequence", "END"),
+        (Done(FinishReason.LENGTH), "max_tokens", None),
+        (Done(FinishReason.TOOL_CALLS), "tool_use", None),
+    ],
+)
+def test_stop_reasons(done: Done, reason: str, sequence: str | None) -> None:
+    expected = {"stop_reason": reason, "stop_sequence": sequence}
+    *_, last, _ = stream(TextDelta("x"), done)
+    assert last["delta"] == expected
+    body = json.loads(anthropic.MESSAGES.reply(parse(), Answer("x", "", (), done), 0).body)
+    assert {key: body[key] for key in expected} == expected
+
+
+def test_keep_alive_is_a_ping() -> None:
+    encoder = anthropic.MESSAGES.encoder(parse(), 0)
+    assert encoder.keep_alive() == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def test_error_in_a_stream() -> None:
+    encoder = anthropic.MESSAGES.encoder(parse(), 0)
+    encoder.feed(TextDelta("Hi"))
+    (error,) = decoded(encoder.fail(EngineFailed("the engine stopped")) + encoder.finish())
+    assert re.fullmatch(r"req_[0-9a-f]{24}", error.pop("request_id"))
+    assert error == {"type": "error", "error": {"type": "api_error", "message": "the engine stopped"}}
+
+
+def test_whole_answer() -> None:
+    calls = (ToolCall("c0", "f", '{"x":1}'), ToolCall("c1", "g", "{"))
+    reply = anthropic.MESSAGES.reply(parse(), Answer("Hi", "hm", calls, DONE), 0)
+    body = json.loads(reply.body)
+    assert (reply.status, reply.media_type) == (200, "application/json")
+    assert re.fullmatch(r"msg_[0-9a-f]{24}", body.pop("id"))
+    assert body == {
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "text", "text": "Hi"},
+            {"type": "tool_use", "id": "c0", "name": "f", "input": {"x": 1}},
+            {"type": "tool_use", "id": "c1", "name": "g", "input": {"raw": "{"}},
+        ],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": USAGE,
+    }
+
+
+def test_an_empty_answer_has_no_block() -> None:
+    assert json.loads(anthropic.MESSAGES.reply(parse(), Answer("", "", (), DONE), 0).body)["content"] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "message"),
+    [
+        (InvalidRequest("no"), 400, "invalid_request_error", "no"),
+        (PromptTooLong(9, 4), 400, "invalid_request_error", "prompt is too long: 9 tokens > 4 maximum"),
+        (PromptTooLong(0, 0), 400, "invalid_request_error", "prompt is too long"),
+        (Unauthorized("no"), 401, "authentication_error", "no"),
+        (Forbidden("no"), 403, "permission_error", "no"),
+        (ModelNotFound("m"), 404, "not_found_error", "model 'm' not found"),
+        (BodyTooLarge("no"), 413, "request_too_large", "no"),
+        (Busy("full", 2), 503, "overloaded_error", "full"),
+        (NotSupported("no"), 501, "invalid_request_error", "no"),
+        (EngineFailed("broken"), 502, "api_error", "broken"),
+        (MgrError("internal"), 500, "api_error", "internal"),
+    ],
+)
+def test_errors(error: MgrError, status: int, kind: str, message: str) -> None:
+    reply = anthropic.MESSAGES.error(error)
+    body = json.loads(reply.body)
+    assert reply.status == status
+    assert re.fullmatch(r"req_[0-9a-f]{24}", body.pop("request_id"))
+    assert body == {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def test_headers_about_trying_again() -> None:
+    assert anthropic.MESSAGES.error(Busy("full", 2)).headers == {"Retry-After": "2"}
+    assert anthropic.MESSAGES.error(NotSupported("no")).headers == {"x-should-retry": "false"}
+
+
+def test_no_defaults() -> None:
+    assert anthropic.MESSAGES.defaults == Sampling()
+    assert anthropic.MESSAGES.stream_media_type == "text/event-stream"

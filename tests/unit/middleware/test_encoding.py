@@ -1,0 +1,81 @@
+"""What no encoder can get wrong: one end, exactly once. Tested on one that writes what it is told."""
+
+import pytest
+
+from daemon.chat import Done, FinishReason, Progress, TextDelta, ThinkingDelta, ToolCallDelta
+from daemon.errors import Busy, EngineFailed, MgrError
+from daemon.middleware.encoding import StreamEncoder, arguments_object
+
+DONE = Done(FinishReason.STOP)
+
+
+class Plain(StreamEncoder):
+    def _delta(self, event: TextDelta | ThinkingDelta | ToolCallDelta) -> bytes:
+        return f"{event}".encode()
+
+    def _ping(self) -> bytes:
+        return b"ping"
+
+    def _end(self, done: Done) -> bytes:
+        return b"end"
+
+    def _error(self, error: MgrError) -> bytes:
+        return error.message.encode()
+
+
+def test_a_stream() -> None:
+    encoder = Plain()
+    assert encoder.feed(Progress(1, 2)) == b""
+    assert encoder.keep_alive() == b"ping"
+    assert encoder.feed(TextDelta("Hi")) == b"TextDelta(text='Hi', logprobs=())"
+    assert encoder.feed(DONE) == b""
+    assert encoder.finish() == b"end"
+
+
+def test_empty_deltas_are_nothing() -> None:
+    encoder = Plain()
+    assert encoder.feed(TextDelta("")) == encoder.feed(ThinkingDelta("")) == b""
+    assert encoder.feed(ToolCallDelta(0, "", "id", "name")) != b""
+
+
+def test_nothing_follows_the_end() -> None:
+    finished = Plain()
+    finished.feed(DONE)
+    assert finished.finish() == b"end"
+    failed = Plain()
+    assert failed.fail(Busy("full")) == b"full"
+    for encoder in (finished, failed):
+        assert encoder.feed(TextDelta("x")) == encoder.keep_alive() == b""
+        assert encoder.finish() == encoder.fail(Busy("again")) == b""
+
+
+def test_an_error_after_done_is_still_an_error() -> None:
+    encoder = Plain()
+    encoder.feed(DONE)
+    assert encoder.fail(EngineFailed("broken")) == b"broken"
+    assert encoder.finish() == b""
+
+
+def test_an_answer_without_its_end_is_an_error() -> None:
+    encoder = Plain()
+    encoder.feed(TextDelta("Hi"))
+    assert encoder.finish() == b"the engine's answer broke off"
+    assert encoder.finish() == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", {}),
+        (" \n", {}),
+        ('{"x": 1, "y": [true, null]}', {"x": 1, "y": [True, None]}),
+        ("{", {"raw": "{"}),
+        ("[1]", {"raw": "[1]"}),
+        ('"x"', {"raw": '"x"'}),
+        ('{"x": NaN}', {"raw": '{"x": NaN}'}),
+        ('{"x": "\\ud800"}', {"raw": '{"x": "\\ud800"}'}),
+        ('{"x":' + "[" * 100_000, {"raw": '{"x":' + "[" * 100_000}),
+    ],
+)
+def test_arguments_are_always_an_object(text: str, value: dict[str, object]) -> None:
+    assert arguments_object(text) == value

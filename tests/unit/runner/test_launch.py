@@ -1,0 +1,62 @@
+"""Arguments come from typed fields and the engine's own help; the environment from nothing."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from daemon.errors import LoadFailed
+from daemon.runner.launch import Launch, arguments, environment
+
+LAUNCH = Launch(model=Path("/m/-x.gguf"), alias="a:b", window=1024, slots=3)
+NEEDED = frozenset({"--model", "--host", "--ctx-size", "--parallel"})
+SOCKET = Path("/run/x.sock")
+
+
+def pairs(arguments: list[str]) -> dict[str, str]:
+    return {a: b for a, b in itertools.pairwise(arguments) if a.startswith("--")}
+
+
+def test_each_request_has_the_whole_window() -> None:
+    assert pairs(arguments(LAUNCH, SOCKET, NEEDED))["--ctx-size"] == "3072"
+
+
+def test_only_known_flags_are_passed_and_in_a_spelling_that_is_known() -> None:
+    given = arguments(LAUNCH, SOCKET, NEEDED | {"--no-webui", "-b"})
+    assert "--no-webui" in given
+    assert "--no-ui" not in given
+    assert given[given.index("-b") + 1] == "512"
+    assert not {"--metrics", "--alias", "--cache-ram"} & set(given)
+
+
+def test_an_engine_without_a_needed_flag_is_refused_for_good() -> None:
+    with pytest.raises(LoadFailed, match="does not know --ctx-size") as caught:
+        arguments(LAUNCH, SOCKET, NEEDED - {"--ctx-size"})
+    assert caught.value.permanent
+
+
+def test_load_time_options_become_flags() -> None:
+    launch = Launch(
+        model=Path("/m"), alias="a", window=1, slots=1, gpu_layers=0, threads=2, main_gpu=1, mmap=False
+    )
+    known = NEEDED | {"--n-gpu-layers", "--threads", "--main-gpu", "--no-mmap"}
+    given = arguments(launch, SOCKET, known)
+    assert pairs(given)["--n-gpu-layers"] == "0"
+    assert pairs(given)["--threads"] == "2"
+    assert pairs(given)["--main-gpu"] == "1"
+    assert "--no-mmap" in given
+    newer = arguments(launch, SOCKET, known | {"--load-mode"})
+    assert pairs(newer)["--load-mode"] == "none"
+
+
+def test_the_environment_holds_no_secret_and_no_setting_of_the_engine() -> None:
+    parent = {
+        "PATH": "/bin", "HF_TOKEN": "s", "MGR_API_KEY": "s", "LLAMA_ARG_ALIAS": "x", "LD_PRELOAD": "/x",
+        "HTTP_PROXY": "http://p", "PYTHONPATH": "/x", "CUDA_VISIBLE_DEVICES": "1", "HOME": "/home/me",
+    }  # fmt: skip
+    assert environment(parent, "key", Path("/run/mgr")) == {
+        "PATH": "/bin",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "HOME": "/run/mgr",
+        "LLAMA_API_KEY": "key",
+    }
