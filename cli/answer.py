@@ -12,11 +12,16 @@ class Answer:
     """Holds back line feeds at the end, so that what is written ends with exactly one."""
 
     def __init__(self, write: Callable[[str], None] = output.write) -> None:
-        self.text = ""
         self.final: Json = {}
         self._write = write
-        self._written = 0
+        self._pieces: list[str] = []
+        self._held = ""
+        self._begun = False
         self._thinking = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
 
     def receive(self, lines: Iterable[Json]) -> None:
         """Writes an answer's lines. Raises CliError when they end before the last one."""
@@ -31,18 +36,20 @@ class Answer:
                 raise CliError("the answer ended early")
         finally:
             self._end_of_thinking()
-            if self._written or self.final:
+            if self._begun or self.final:
                 self._write("\n")
 
     def _say(self, text: str) -> None:
         if not text:
             return
         self._end_of_thinking()
-        self.text += text
-        ready = len(self.text.rstrip("\n"))
-        if ready > self._written:
-            piece, self._written = self.text[self._written : ready], ready
-            self._write(piece)
+        self._pieces.append(text)
+        text = self._held + text
+        ready = text.rstrip("\n")
+        self._held = text[len(ready) :]
+        if ready:
+            self._begun = True
+            self._write(ready)
 
     def _think(self, text: str) -> None:
         """Thoughts are not the answer: a person sees them, a program does not."""

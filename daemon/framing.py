@@ -14,14 +14,21 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
+# What some readers, the official Ollama client among them, take for line ends; escaped they are the same JSON.
+_UNICODE_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
 
 class FramingError(ValueError):
     """The peer sent something that is not the format, or too large a piece of it."""
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON in UTF-8. Lone surrogates and NaN raise ValueError: neither is legal in the output."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    """Compact JSON in UTF-8, on one line for every reader.
+
+    Lone surrogates and NaN raise ValueError: neither is legal in the output.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return (text if text.isascii() else text.translate(_UNICODE_LINE_ENDS)).encode()
 
 
 def ndjson(value: Any) -> bytes:

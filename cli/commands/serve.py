@@ -24,6 +24,6 @@ def serve(  # noqa: PLR0913, PLR0917  the parameters are the command's flags
 ) -> None:
     """Run the daemon. Every setting can also be given as MGR_<NAME>."""
     settings = load(flags=dict(locals()))  # the parameters are named as the settings
-    from daemon import server
+    from daemon.server import serve as run_daemon
 
-    raise typer.Exit(server.serve(settings))
+    raise typer.Exit(run_daemon(settings))

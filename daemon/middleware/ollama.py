@@ -4,6 +4,7 @@ Source: Ollama's API documentation and the types of its server. Streams are NDJS
 numbers that are zero are left out. Options that Ollama does not know are ignored, as it does.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -217,9 +218,9 @@ def _extras(thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
 
 
 def _head(model: str, when: float) -> dict[str, Any]:
-    seconds, nanoseconds = divmod(int(when * 1e9), 10**9)
+    fraction, seconds = math.modf(when)
     moment = datetime.fromtimestamp(seconds, UTC)
-    return {"model": model, "created_at": f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"}
+    return {"model": model, "created_at": f"{moment:%Y-%m-%dT%H:%M:%S}.{int(fraction * 1e9):09d}Z"}
 
 
 def _tail(done: Done) -> dict[str, Any]:

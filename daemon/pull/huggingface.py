@@ -3,6 +3,7 @@
 Only the look-up goes through huggingface-hub; the bytes are `transfer`'s. Its errors are translated here.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,6 @@ from huggingface_hub.errors import (
 
 from daemon.errors import MgrError, NotFound, NotSupported, PullFailed
 from daemon.pull.source import HubSource, check_file_name, quant_label
-from daemon.pull.threads import in_thread
 from daemon.pull.transfer import RemoteFile
 from daemon.store.blobs import Digest
 
@@ -46,7 +46,7 @@ class RepoFile:
 
 async def resolve(source: HubSource, endpoint: str) -> RemoteFile:
     """The file that `source` means. Raises PullFailed, NotFound, NotSupported."""
-    return await in_thread(_resolve, source, endpoint.rstrip("/"))
+    return await asyncio.to_thread(_resolve, source, endpoint.rstrip("/"))
 
 
 def choose_file(source: HubSource, files: Iterable[RepoFile]) -> RepoFile:

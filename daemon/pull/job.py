@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from daemon.errors import PullFailed
 
-# Seconds between two lines that differ only in their counters.
+# Seconds after which watchers see counters that have changed.
 TICK = 0.06
 
 
@@ -38,7 +38,7 @@ class Job:
         self._lines: list[PullProgress] = []
         self._best: dict[str, int] = {}
         self._changed = asyncio.Event()
-        self._woken_at = 0.0
+        self._tick: asyncio.TimerHandle | None = None
 
     async def watch(self) -> AsyncGenerator[PullProgress, None]:
         """Every status so far, then each change; a slow watcher skips intermediate counters.
@@ -89,15 +89,24 @@ class Job:
             best = max(self._best.get(line.status, 0), line.completed)
             line = replace(line, completed=min(best, line.total))
             self._best[line.status] = best
+        if self._lines and self._lines[-1] == line:
+            return
         if not self._lines or self._lines[-1].status != line.status:
             self._lines.append(line)
         else:
             self._lines[-1] = line
-            if line.completed != line.total and asyncio.get_running_loop().time() - self._woken_at < TICK:
+            if line.completed != line.total:
+                self._wake_soon()
                 return
         self._wake()
 
+    def _wake_soon(self) -> None:
+        if self._tick is None:
+            self._tick = asyncio.get_running_loop().call_later(TICK, self._wake)
+
     def _wake(self) -> None:
-        self._woken_at = asyncio.get_running_loop().time()
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
         self._changed.set()
         self._changed = asyncio.Event()

@@ -16,10 +16,12 @@ from daemon.store.files import open_regular
 UNREADABLE = "the file cannot be read: it must be a regular file that exists and that the daemon may read"
 
 
-async def copy_file(source: FileSource, blobs: Blobs, on_bytes: Callable[[int, int], None]) -> Digest:
-    """Copies the file; `on_bytes` is told bytes done and bytes in all.
+async def copy_file(
+    source: FileSource, blobs: Blobs, digest: Digest | None, on_bytes: Callable[[int, int], None]
+) -> Digest:
+    """Copies the file, which must have `digest` if that is given; `on_bytes` is told bytes done and bytes in all.
 
-    Raises InvalidRequest, NotFound, WrongSize when the file changes meanwhile, StorageFailed.
+    Raises InvalidRequest, NotFound, PullFailed (ContentMismatch, also when the file changes meanwhile), StorageFailed.
     """
     path = Path(source.path)
     if not path.is_absolute():
@@ -32,7 +34,7 @@ async def copy_file(source: FileSource, blobs: Blobs, on_bytes: Callable[[int, i
         except (OSError, ValueError):
             raise NotFound(UNREADABLE) from None
         try:
-            return await pour(chunks_of(file), blobs, size, None, lambda done: on_bytes(done, size))
+            return await pour(chunks_of(file), blobs, size, digest, lambda done: on_bytes(done, size))
         except OSError as error:
             raise PullFailed("the file could not be read to its end") from error
 

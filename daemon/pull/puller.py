@@ -118,7 +118,7 @@ class _Pull:
         self._say("pulling manifest")
         with self._holds:
             digest = await self._obtain(source)
-            self._holds.enter_context(self._store.hold(digest))
+            await self._hold(digest)
             try:
                 self._say("verifying sha256 digest")
                 summary = await in_thread(self._store.summary, digest)
@@ -153,8 +153,11 @@ class _Pull:
 
     async def _claim(self, digest: Digest) -> None:
         """Finds out before the download whether the name may be given to this file."""
-        self._holds.enter_context(self._store.hold(digest))
+        await self._hold(digest)
         await in_thread(self._store.check_name, self._name, digest, replace=self._replace)
+
+    async def _hold(self, digest: Digest) -> None:
+        await in_thread(self._holds.enter_context, self._store.hold(digest))
 
     async def _is_there(self, digest: Digest, size: int | None) -> bool:
         found = await in_thread(self._store.blobs.size, digest)
@@ -191,7 +194,9 @@ class _Pull:
                     source, self._store.scratch, self._store.blobs, digest, self._counter(digest, unpacking)
                 )
             case FileSource():
-                return await copy_file(source, self._store.blobs, self._counter(None, "copying file"))
+                return await copy_file(
+                    source, self._store.blobs, digest, self._counter(digest, "copying file")
+                )
 
     async def _fetch(self, file: RemoteFile) -> None:
         count = self._counter(file.digest)

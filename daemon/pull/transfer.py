@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 
 from daemon.errors import NotFound, PullFailed
-from daemon.pull.threads import CHUNK, pour
+from daemon.pull.threads import CHUNK, in_thread, pour
 from daemon.store.blobs import Blobs, Digest, WrongSize
 
 MAX_REDIRECTS = 5
@@ -49,7 +49,8 @@ async def fetch(
     """
     patience = patience or Patience()
     timeout = httpx.Timeout(patience.stall, connect=patience.connect)
-    async with httpx.AsyncClient(timeout=timeout, follow_redirects=False) as client:
+    tls = await in_thread(httpx.create_ssl_context)
+    async with httpx.AsyncClient(verify=tls, timeout=timeout, follow_redirects=False) as client:
         for attempt in range(patience.attempts):
             try:
                 return await _attempt(client, file, blobs, on_bytes)
@@ -77,8 +78,8 @@ async def _attempt(
         raise _Transient(f"{host} sent nothing for too long; try again") from error
     except httpx.TransportError as error:
         raise _Transient(f"the connection to {host} failed; check the network and try again") from error
-    except (httpx.InvalidURL, httpx.StreamError) as error:
-        raise PullFailed(f"{host} gave an answer that cannot be read") from error
+    except httpx.InvalidURL as error:
+        raise PullFailed(f"{host} redirects to an address that cannot be read") from error
 
 
 @asynccontextmanager

@@ -12,7 +12,9 @@ class StoreLocked(Misconfigured):
 
     def __init__(self, pid: int | None) -> None:
         holder = "another process" if pid is None else f"another daemon (pid {pid})"
-        super().__init__(f"the model store is in use by {holder}; stop it, or set MODELS to another folder")
+        super().__init__(
+            f"the model store is in use by {holder}; stop it, or set MGR_MODELS to another folder"
+        )
         self.pid = pid
 
 

@@ -73,6 +73,7 @@ class Store:
         self._manifests = Manifests(root)
         self._flock = StoreLock(root / "mgr" / "lock")
         self._mutex = threading.RLock()
+        self._holding = threading.Lock()
         self._held: Counter[Digest] = Counter()
         self._models: dict[ModelName, tuple[Digest, datetime, Model]] = {}
         self.blobs = Blobs(root, self._ledger)
@@ -98,7 +99,7 @@ class Store:
         except OSError as error:
             reason = error.strerror or "input/output error"
             raise Misconfigured(
-                f"the model store {self._root} cannot be used: {reason}; set MODELS"
+                f"the model store {self._root} cannot be used: {reason}; set MGR_MODELS"
             ) from error
         return self
 
@@ -125,21 +126,22 @@ class Store:
 
     @contextmanager
     def hold(self, digest: Digest) -> Iterator[None]:
-        """Keeps a blob that no manifest names yet from being collected."""
-        with self._mutex:
+        """Keeps a blob that no manifest names yet from being collected. Entering may wait for the disk."""
+        with self._mutex, self._holding:
             self._held[digest] += 1
         try:
             yield
         finally:
-            with self._mutex:
+            with self._holding:  # Not the mutex: letting go must not wait for another thread's disk.
                 self._held[digest] -= 1
+                self._held += Counter()  # drops what is at zero
 
     def check_name(self, name: ModelName, model: Digest, *, replace: bool = False) -> ModelName:
         """The stored form of `name`, if it may be given to `model`. Raises Conflict, Forbidden."""
         with self._mutex:
             stored = self._manifests.find(name)
             if stored is None or self._is(stored, model):
-                return stored or name
+                return stored or name.with_tag(name.tag)
             if not replace:
                 raise Conflict(
                     f"the model '{stored}' exists with other content; replace it, or use another name"
@@ -302,7 +304,8 @@ class Store:
 
     def _collect(self, candidates: Collection[Digest]) -> None:
         """Deletes the candidates that no manifest and no pull needs. While a manifest cannot be read, none."""
-        needed: set[Digest] = {digest for digest, holds in self._held.items() if holds}
+        with self._holding:
+            needed = set(self._held)
         for name in self._manifests.names():
             try:
                 needed |= self._manifests.read(name).blobs

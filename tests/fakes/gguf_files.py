@@ -60,9 +60,13 @@ def value(meta: Meta) -> bytes:
         case float():
             return struct.pack("<If", F32, meta)
         case _ if all(isinstance(item, str) for item in meta):
-            return struct.pack("<IIQ", ARRAY, STRING, len(meta)) + b"".join(string(str(item)) for item in meta)
+            return struct.pack("<IIQ", ARRAY, STRING, len(meta)) + b"".join(
+                string(str(item)) for item in meta
+            )
         case _:
-            return struct.pack("<IIQ", ARRAY, I32, len(meta)) + b"".join(struct.pack("<i", item) for item in meta)
+            return struct.pack("<IIQ", ARRAY, I32, len(meta)) + b"".join(
+                struct.pack("<i", item) for item in meta
+            )
 
 
 def head(tensors: int, keys: int, version: int = 3) -> bytes:
@@ -78,7 +82,7 @@ def gguf(
     data: bytes | None = None,
 ) -> bytes:
     """A whole file. `metadata` is put over METADATA; `data` replaces the bytes of the tensors."""
-    entries = METADATA | (metadata or {})
+    entries = {**METADATA, **(metadata or {})}
     parts = [head(len(tensors), len(entries), version)]
     parts += [string(key) + value(meta) for key, meta in entries.items()]
     end = 0

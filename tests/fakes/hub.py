@@ -1,8 +1,8 @@
 """A scripted Hugging Face hub: the listing of a repository, and downloads that go wrong on demand.
 
-    async with FakeHub() as hub:
-        hub.add("user/repo", "model.Q4_K_M.gguf", data)
-        hub.script(Status(500), ShortBody())      # what the next downloads do, then all is well
+async with FakeHub() as hub:
+    hub.add("user/repo", "model.Q4_K_M.gguf", data)
+    hub.script(Status(500), ShortBody())      # what the next downloads do, then all is well
 """
 
 import asyncio
@@ -132,7 +132,9 @@ class FakeHub:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             line, *fields = head.split("\r\n")
-            headers = {name.lower(): text.strip() for name, _, text in (f.partition(":") for f in fields if f)}
+            headers = {
+                name.lower(): text.strip() for name, _, text in (f.partition(":") for f in fields if f)
+            }
             asked = Asked(line.split(" ")[1], headers)
             self.asked.append(asked)
             path = unquote(asked.path.partition("?")[0])
@@ -180,7 +182,9 @@ class FakeHub:
                 _send(writer, 200, bytes(byte ^ 1 for byte in data))
             case LongBody():
                 chunk = b"%x\r\n" % (len(data) + 1) + data + b"!\r\n0\r\n\r\n"
-                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + chunk)
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + chunk
+                )
             case Redirect(location):
                 _send(writer, 302, b"moved", f"Location: {location.format(path=path)}\r\n")
             case Encoded():

@@ -447,7 +447,6 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(
 @pytest.fixture
 def background(environment: dict[str, str], mgr: Mgr) -> Iterator[dict[str, str]]:
     """An address where nothing listens yet; what was started there is ended after the test."""
-    pytest.importorskip("daemon.server")
     environment["MGR_HOST"] = f"127.0.0.1:{free_port()}"
     yield environment
     mgr("stop", "--daemon")

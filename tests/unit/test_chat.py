@@ -8,6 +8,7 @@ from daemon.chat import (
     Answer,
     Assembly,
     Done,
+    Event,
     FinishReason,
     Image,
     LoadOptions,
@@ -45,7 +46,7 @@ def test_load_options_over_defaults() -> None:
 
 
 def test_assembly_joins_everything_in_order_of_calls() -> None:
-    events = [
+    events: list[Event] = [
         Progress(1, 2),
         ThinkingDelta("h"),
         ThinkingDelta("m"),
@@ -75,7 +76,9 @@ def test_assembly_has_no_answer_before_its_end() -> None:
 
 @given(st.lists(st.text()))
 def test_assembly_is_the_concatenation(pieces: list[str]) -> None:
-    assert assemble([*map(TextDelta, pieces), DONE]).text == "".join(pieces)
+    events: list[Event] = [TextDelta(piece) for piece in pieces]
+    events.append(DONE)
+    assert assemble(events).text == "".join(pieces)
 
 
 @pytest.mark.parametrize("value", [Text("a"), Sampling(), DONE, Message("user"), TextDelta("a")])

@@ -1,6 +1,8 @@
 """Framing: the examples of the WHATWG standard, every way to cut a stream into chunks, and the limits."""
 
 import json
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,15 +22,16 @@ from daemon.framing import (
 
 def decode(stream: bytes, cuts: list[int] | None = None) -> list[ServerSentEvent]:
     decoder = SseDecoder()
-    events = []
-    for chunk in pieces(stream, cuts or []):
-        events += decoder.feed(chunk)
-    return events + decoder.flush()
+    return feed(decoder, stream, cuts or []) + decoder.flush()
 
 
 def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    return [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [stream[a:b] for a, b in pairwise(edges)]
+
+
+def feed(decoder: SseDecoder | NdjsonDecoder, stream: bytes, cuts: list[int]) -> list[Any]:
+    return [item for chunk in pieces(stream, cuts) for item in decoder.feed(chunk)]
 
 
 def message(*data: str, event: str = "message") -> list[ServerSentEvent]:
@@ -121,18 +124,14 @@ def test_sse_wire_form() -> None:
 )
 def test_sse_limit_does_not_depend_on_the_cut(stream: bytes) -> None:
     for cuts in ([], list(range(len(stream)))):
-        decoder = SseDecoder(limit=10)
         with pytest.raises(FramingError, match="longer than 10 bytes"):
-            for chunk in pieces(stream, cuts):
-                decoder.feed(chunk)
+            feed(SseDecoder(limit=10), stream, cuts)
 
 
 def test_sse_at_the_limit_is_accepted() -> None:
     stream = b"data:12345\r\n\r\ndata:1\ndata:2\ndata:3\ndata:4\ndata:5\n\n"
     for cuts in ([], list(range(len(stream)))):
-        decoder = SseDecoder(limit=10)
-        events = [event for chunk in pieces(stream, cuts) for event in decoder.feed(chunk)]
-        assert events == message("12345", "1\n2\n3\n4\n5")
+        assert feed(SseDecoder(limit=10), stream, cuts) == message("12345", "1\n2\n3\n4\n5")
 
 
 def test_sse_limit_is_per_event() -> None:
@@ -147,7 +146,7 @@ def test_sse_limit_is_per_event() -> None:
 def test_ndjson_reads_what_ndjson_wrote(values: list[object], cuts: list[int]) -> None:
     decoder = NdjsonDecoder()
     stream = b"".join(ndjson(value) for value in values)
-    assert [value for chunk in pieces(stream, cuts) for value in decoder.feed(chunk)] == values
+    assert feed(decoder, stream, cuts) == values
     assert decoder.flush() == []
 
 
@@ -176,18 +175,23 @@ def test_ndjson_refuses_what_is_not_json(line: bytes) -> None:
 @pytest.mark.parametrize("stream", [b'"234567890"\n', b'1\n"234567890"\n2', b'"2345678901'])
 def test_ndjson_limit_does_not_depend_on_the_cut(stream: bytes) -> None:
     for cuts in ([], list(range(len(stream)))):
-        decoder = NdjsonDecoder(limit=10)
         with pytest.raises(FramingError, match="longer than 10 bytes"):
-            for chunk in pieces(stream, cuts):
-                decoder.feed(chunk)
+            feed(NdjsonDecoder(limit=10), stream, cuts)
     assert NdjsonDecoder(limit=10).feed(b'"23456789"\n') == ["23456789"]
 
 
 # ---- JSON
 
 
-def test_json_is_compact_utf8_on_one_line() -> None:
-    assert to_json({"a": [1, "é\n\u2028"], "b": None}) == '{"a":[1,"é\\n\u2028"],"b":null}'.encode()
+def test_json_is_compact_utf8() -> None:
+    assert to_json({"a": [1, "é\n"], "b": None}) == '{"a":[1,"é\\n"],"b":null}'.encode()
+
+
+@given(st.text() | st.text(st.sampled_from('\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029é\\"')))
+def test_json_is_one_line_for_every_reader(text: str) -> None:
+    encoded = to_json({text: text})
+    assert len(encoded.decode().splitlines()) == 1
+    assert json.loads(encoded) == {text: text}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {"\udfff": 1}])

@@ -1,5 +1,6 @@
 """The surface: the status of every kind of error, and reading JSON that a stranger wrote."""
 
+import contextlib
 import json
 import threading
 from typing import Any
@@ -138,7 +139,11 @@ def test_a_string_without_end_is_scanned_once() -> None:
 
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
@@ -151,7 +156,5 @@ def test_read_object_agrees_with_json(value: dict[str, Any], ascii_only: bool) -
 
 @given(st.binary() | st.text(st.sampled_from('{}[]",:\\ud8 \n1e9.-tn')).map(str.encode))
 def test_read_object_raises_nothing_else(body: bytes) -> None:
-    try:
+    with contextlib.suppress(InvalidRequest):
         assert isinstance(read_object(body), dict)
-    except InvalidRequest:
-        pass

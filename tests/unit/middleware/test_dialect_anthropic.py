@@ -160,7 +160,10 @@ def test_wrong_fields(body: dict[str, Any], message: str) -> None:
         ({"container": "c"}, "container"),
         ({"messages": [HI, {"role": "assistant", "content": "The answer is ("}]}, "messages[1]"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+            "messages[0].content[0].type",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "novel"}]}]}, "messages[0].content[0].type"),
     ],
 )
@@ -171,9 +174,14 @@ def test_what_is_not_built_is_said(body: dict[str, Any], field: str) -> None:
 
 
 def test_values_that_change_nothing_are_accepted() -> None:
-    off = {"tools": [], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    off: dict[str, Any] = {"tools": [], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
     off |= {"thinking": {"type": "disabled"}, "output_config": {}, "mcp_servers": None}
-    harmless = {"metadata": {"user_id": "u"}, "service_tier": "auto", "betas": ["x"], "unknown": {}}
+    harmless: dict[str, Any] = {
+        "metadata": {"user_id": "u"},
+        "service_tier": "auto",
+        "betas": ["x"],
+        "unknown": {},
+    }
     harmless |= {"context_management": {"edits": []}, "inference_geo": None, "cache_control": {"type": "x"}}
     assert parse(**off, **harmless) == parse()
     assert parse(tools=None, tool_choice={"type": "none"}, thinking=None) == parse()

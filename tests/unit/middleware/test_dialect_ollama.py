@@ -205,17 +205,24 @@ def test_what_is_not_built_is_said(body: dict[str, Any], field: str) -> None:
 
 def test_values_that_mean_off_are_accepted() -> None:
     off = {"tools": [], "format": "", "think": False, "logprobs": False, "top_logprobs": 0, "truncate": False}
-    message = {**HI, "images": [], "tool_calls": None}
+    message: Any = {**HI, "images": [], "tool_calls": None}
     assert chat(message, **off, shift=True, unknown={"a": 1}) == chat(HI)
     assert chat(message, tools=None, format=None, think=None, truncate=True) == chat(HI)
 
 
 @pytest.mark.parametrize(
     ("body", "keep_alive", "reason"),
-    [({}, None, "load"), ({"keep_alive": "1m"}, 60, "load"), ({"keep_alive": -1}, math.inf, "load")]
-    + [({"keep_alive": 0}, 0, "unload"), ({"keep_alive": "0s", "stream": True}, 0, "unload")],
+    [
+        ({}, None, "load"),
+        ({"keep_alive": "1m"}, 60, "load"),
+        ({"keep_alive": -1}, math.inf, "load"),
+        ({"keep_alive": 0}, 0, "unload"),
+        ({"keep_alive": "0s", "stream": True}, 0, "unload"),
+    ],
 )
-def test_an_empty_request_loads_or_unloads(body: dict[str, Any], keep_alive: float | None, reason: str) -> None:
+def test_an_empty_request_loads_or_unloads(
+    body: dict[str, Any], keep_alive: float | None, reason: str
+) -> None:
     for dialect, empty, piece in (
         (ollama.CHAT, {"messages": []}, {"message": {"role": "assistant", "content": ""}}),
         (ollama.CHAT, {}, {"message": {"role": "assistant", "content": ""}}),
@@ -251,7 +258,7 @@ def test_raw_generate_is_a_completion() -> None:
 
 @pytest.mark.parametrize("field", ["template", "system", "context"])
 def test_raw_mode_takes_nothing_else(field: str) -> None:
-    with pytest.raises(InvalidRequest, match="^raw mode does not support template, system, or context$"):
+    with pytest.raises(InvalidRequest, match=r"^raw mode does not support template, system, or context$"):
         generate(prompt="hi", raw=True, **{field: [1] if field == "context" else "x"})
     empty: Any = [] if field == "context" else ""
     assert isinstance(generate(prompt="hi", raw=True, **{field: empty}), CompletionRequest)
@@ -365,8 +372,8 @@ def test_whole_answers() -> None:
 
 
 def test_times_have_nine_digits_and_a_z() -> None:
-    encoder = replace(ollama.CHAT, clock=lambda: 1.000000001).encoder(chat(HI), 0)
-    assert json.loads(encoder.keep_alive())["created_at"] == "1970-01-01T00:00:01.000000001Z"
+    encoder = replace(ollama.CHAT, clock=lambda: 1.0000019073486328125).encoder(chat(HI), 0)
+    assert json.loads(encoder.keep_alive())["created_at"] == "1970-01-01T00:00:01.000001907Z"
 
 
 def test_errors() -> None:

@@ -64,7 +64,10 @@ def test_messages() -> None:
     request = parse(
         messages=[
             {"role": "developer", "content": "be brief"},
-            {"role": "system", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "kind"}]},
+            {
+                "role": "system",
+                "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "kind"}],
+            },
             {"role": "user", "content": "a", "name": "ann"},
             {"role": "assistant", "content": None},
             {"role": "assistant", "content": "b", "reasoning_content": "hm"},
@@ -312,9 +315,7 @@ def test_whole_answer() -> None:
         "created": 1_767_323_045,
         "model": "m",
         "system_fingerprint": "fp_mgr",
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
-        ],
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
         "usage": USAGE,
     }
 

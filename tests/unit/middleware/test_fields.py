@@ -31,7 +31,7 @@ def test_null_is_absent(data: dict[str, Any]) -> None:
     assert fields.objects("k") == []
     fields.refuse_unbuilt({"k": ()})
     fields.refuse_unbuilt_types({"k": ()})
-    with pytest.raises(BadField, match="^k is required$"):
+    with pytest.raises(BadField, match=r"^k is required$"):
         fields.required("k")
 
 
@@ -75,10 +75,12 @@ def test_names_are_full() -> None:
 
 
 def test_unbuilt_values_are_compared_with_their_type() -> None:
-    off = {"k": (False, [])}
-    for value in (False, []):
+    off: dict[str, tuple[Any, ...]] = {"k": (False, [])}
+    meaning_off: list[Any] = [False, []]
+    for value in meaning_off:
         Fields({"k": value}).refuse_unbuilt(off)
-    for value in (0, "", True, [1], {}, 0.0):
+    others: list[Any] = [0, "", True, [1], {}, 0.0]
+    for value in others:
         with pytest.raises(FieldNotSupported) as caught:
             Fields({"k": value}, "o.").refuse_unbuilt(off)
         assert caught.value.field == "o.k"
@@ -90,7 +92,7 @@ def test_unbuilt_types() -> None:
         Fields({"k": value}).refuse_unbuilt_types({"k": ("off",)})
     with pytest.raises(FieldNotSupported, match=r'^k\.type "on" is not supported$'):
         Fields({"k": {"type": "on"}}).refuse_unbuilt_types({"k": ("off",)})
-    with pytest.raises(BadField, match="^k must be an object"):
+    with pytest.raises(BadField, match=r"^k must be an object"):
         Fields({"k": "on"}).refuse_unbuilt_types({"k": ("off",)})
 
 

@@ -82,7 +82,14 @@ def test_stop_sequences() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "folded"),
-    [(-1, -1), (0, 0), (42, 42), (2**32 - 2, 2**32 - 2), (2**32 - 1, 0), (2**63 - 1, (2**63 - 1) % (2**32 - 1))],
+    [
+        (-1, -1),
+        (0, 0),
+        (42, 42),
+        (2**32 - 2, 2**32 - 2),
+        (2**32 - 1, 0),
+        (2**63 - 1, (2**63 - 1) % (2**32 - 1)),
+    ],
 )
 def test_seeds_fit_the_engine_and_never_become_random(seed: int, folded: int) -> None:
     assert read({"seed": seed}).seed == folded
@@ -103,13 +110,13 @@ def test_keep_alive(value: Any, seconds: float | None) -> None:
 
 @pytest.mark.parametrize("value", ["5", True, [], {}, "soon"])
 def test_wrong_keep_alive(value: Any) -> None:
-    with pytest.raises(BadField, match="^keep_alive must be a number of seconds or a duration like"):
+    with pytest.raises(BadField, match=r"^keep_alive must be a number of seconds or a duration like"):
         pieces.keep_alive(Fields({"keep_alive": value}))
 
 
 @pytest.mark.parametrize("data", [{}, {"model": None}, {"model": ""}])
 def test_model_is_required(data: dict[str, Any]) -> None:
-    with pytest.raises(BadField, match="^model is required$"):
+    with pytest.raises(BadField, match=r"^model is required$"):
         pieces.model(Fields(data))
 
 
@@ -136,5 +143,5 @@ def test_wrong_roles_are_named_with_their_index() -> None:
 
 def test_messages_are_bounded() -> None:
     assert len(pieces.messages(Fields({"messages": [{}] * 10_000}))) == 10_000
-    with pytest.raises(BadField, match="^messages has 10001 entries; at most 10000 are allowed$"):
+    with pytest.raises(BadField, match=r"^messages has 10001 entries; at most 10000 are allowed$"):
         pieces.messages(Fields({"messages": [{}] * 10_001}))

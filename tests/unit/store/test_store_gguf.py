@@ -15,7 +15,7 @@ from daemon.store.ggml import FILE_TYPES, TENSOR_TYPES
 from daemon.store.gguf import parse, read_summary
 from daemon.store.summary import Summary, Tensor
 from tests.fakes import gguf_files
-from tests.fakes.gguf_files import NOT_MODELS, Raw, TensorInfo, gguf, head, string
+from tests.fakes.gguf_files import NOT_MODELS, Meta, Raw, TensorInfo, gguf, head, string
 
 
 class CountedFile:
@@ -67,7 +67,7 @@ def test_a_valid_file(version: int) -> None:
 
 
 def test_every_kind_of_value() -> None:
-    metadata = {
+    metadata: dict[str, Meta] = {
         "k.u8": Raw(0, b"\xff"),
         "k.i8": Raw(1, b"\xff"),
         "k.u16": Raw(2, b"\xff\xff"),
@@ -158,7 +158,10 @@ U32, STRING, ARRAY = gguf_files.U32, gguf_files.STRING, gguf_files.ARRAY
         (head(0, 2) + 2 * (string("k") + struct.pack("<II", U32, 1)), "twice"),
         (head(0, 1) + string("k") + struct.pack("<I", 13), "unknown type 13"),
         (head(0, 1) + string("k") + struct.pack("<IQ", STRING, 2**60), "claims 1152921504606846976 bytes"),
-        (head(0, 1) + string("k") + struct.pack("<IIQ", ARRAY, STRING, 2**40), "claims 1099511627776 elements"),
+        (
+            head(0, 1) + string("k") + struct.pack("<IIQ", ARRAY, STRING, 2**40),
+            "claims 1099511627776 elements",
+        ),
         (head(0, 1) + string("k") + struct.pack("<IIQQ", ARRAY, STRING, 1, 2**60), "a string of 'k'"),
         (head(0, 1) + string("k") + struct.pack("<IIQ", ARRAY, ARRAY, 1), "elements of type 9"),
         (head(0, 1) + string("k") + struct.pack("<IIQ", ARRAY, 99, 1), "elements of type 99"),
@@ -203,10 +206,9 @@ def test_random_damage_never_raises_anything_else() -> None:
             continue
 
 
-@pytest.mark.parametrize("value", [0, 2**31, 2**63, 1.5, math.nan, "x", True, [1, 2], [1.5]])
-def test_hostile_numbers_are_kept_and_refused_when_used(value: float | str | list[int]) -> None:
-    meta = Raw(ARRAY, struct.pack("<IQf", 6, 1, 1.5)) if value == [1.5] else value
-    summary = summary_of(gguf({"llama.context_length": meta}))  # type: ignore[dict-item]
+@pytest.mark.parametrize("value", [0, 2**31, 2**63, 1.5, math.nan, "x", True, [1, 2], [1] * 1025, ["x"]])
+def test_hostile_numbers_are_kept_and_refused_when_used(value: Meta) -> None:
+    summary = summary_of(gguf({"llama.context_length": value}))
     with pytest.raises(BadModel, match=r"llama\.context_length"):
         assert summary.context_length
 
