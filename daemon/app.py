@@ -1,12 +1,12 @@
 """Composes everything: the services from the settings, and the ASGI application from the services."""
 
-import logging
+import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,10 +27,8 @@ from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler.placement import AUTO_LOADED, Defaults
 from daemon.scheduler.queue import Limits
 from daemon.scheduler.scheduler import Scheduler
-from daemon.settings import Address, Settings
+from daemon.settings import Settings
 from daemon.store.models import Store
-
-log = logging.getLogger("mgr.app")
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SUBMODULE_BUILD = Path(__file__).parents[1] / "native/llama.cpp/build/bin/llama-server"
@@ -45,35 +43,48 @@ def mgr_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """Everything that runs, and `app`, which answers requests with it."""
+    """Everything that runs, and `app`, which answers requests with it. `resources` is what outlives the work."""
 
     app: ASGIApp
     services: Services
-    run_directory: RunDirectory
     drain_timeout: float
+    resources: ExitStack
 
-    async def close(self) -> None:
-        """Ends all work: pulls, then requests and engines. New requests are refused meanwhile."""
+    async def close(self, *, drain: bool = True) -> None:
+        """Ends all work: pulls, then requests and engines. New requests are refused meanwhile.
+
+        A call that was cancelled can be made again; without `drain` it does not wait for answers that are running.
+        """
         await self.services.puller.close()
-        await self.services.scheduler.close(self.drain_timeout)
+        await self.services.scheduler.close(self.drain_timeout if drain else 0)
 
     def release(self) -> None:
-        self.services.store.close()
-        self.run_directory.close()
+        self.resources.close()
 
 
 def build(settings: Settings, search_path: str) -> Daemon:
     """The daemon for these settings. `search_path` is where `llama-server` is looked for.
 
-    Raises Misconfigured, and StoreLocked when another daemon has the store.
+    Raises Misconfigured, and StoreLocked when another daemon has the store; nothing is left then.
     """
     policy = access_policy(settings)
-    run_directory = RunDirectory.open(settings.run_dir)
-    try:
-        store = Store(settings.models).open(lock=True)
-    except MgrError:
-        run_directory.close()
-        raise
+    with ExitStack() as resources:
+        run_directory = RunDirectory.open(settings.run_dir)
+        resources.callback(run_directory.close)
+        store = Store(settings.models)
+        resources.callback(store.close)
+        store.open(lock=True)
+        services = Services(
+            store,
+            _scheduler(settings, run_directory, search_path),
+            Puller(store, settings.hub_endpoint, settings.shortnames),
+            identity(),
+        )
+        app = Access(router(services), policy, error_reply)
+        return Daemon(app, services, settings.drain_timeout, resources.pop_all())
+
+
+def _scheduler(settings: Settings, run_directory: RunDirectory, search_path: str) -> Scheduler:
     finder = EngineFinder(settings.engine, [_SUBMODULE_BUILD], search_path)
 
     def make_runner(launch: Launch, on_exit: OnExit) -> Runner:
@@ -81,55 +92,56 @@ def build(settings: Settings, search_path: str) -> Daemon:
 
     limits = Limits(settings.max_loaded_models or AUTO_LOADED, settings.max_queue, settings.max_waiting)
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)
-    scheduler = Scheduler(make_runner, limits, defaults, settings.wait_timeout)
-    puller = Puller(store, settings.hub_endpoint, settings.shortnames)
-    services = Services(store, scheduler, puller, identity())
-    return Daemon(application(services, policy), services, run_directory, settings.drain_timeout)
+    return Scheduler(make_runner, limits, defaults, settings.wait_timeout)
 
 
 def identity() -> dict[str, Any]:
-    """Which process this is: pid, its start time in seconds since 1970, and the boot it belongs to."""
-    process = psutil.Process()
+    """Which program this is, which process, and in which boot of the machine."""
     boot_id = _BOOT_ID.read_text("ascii").strip() if _BOOT_ID.exists() else ""
-    return {
-        "version": mgr_version(),
-        "pid": process.pid,
-        "started": process.create_time(),
-        "boot_id": boot_id,
-    }
+    return {"version": mgr_version(), "pid": os.getpid(), "boot_id": boot_id}
 
 
 def access_policy(settings: Settings) -> Policy:
     """Who may call. Raises Misconfigured for an address beyond this machine without a key, whatever set it."""
-    keys: tuple[bytes, ...] = ()
-    if settings.api_keys_file is not None:
-        try:
-            keys = read_keys(settings.api_keys_file.read_text("utf-8").splitlines())
-        except (OSError, UnicodeDecodeError):
-            raise Misconfigured(f"the file of API keys {settings.api_keys_file} cannot be read") from None
-        if not keys:
-            raise Misconfigured(f"the file of API keys {settings.api_keys_file} has no key in it")
-    address: Address = settings.host
+    keys = () if settings.api_keys_file is None else _read_keys(settings.api_keys_file)
+    address = settings.host
     if not address.is_loopback and not keys:
         raise Misconfigured(
             f"{address} can be reached from other machines and no API key is set; put keys into a file, one a "
-            "line, and name it in MGR_API_KEYS_FILE, or listen on 127.0.0.1"
+            "line, and name it in MGR_API_KEYS_FILE, or set MGR_HOST, which goes before OLLAMA_HOST, to 127.0.0.1"
         )
     return Policy(
-        hosts=frozenset(name.lower() for name in (*settings.hosts, address.host) if name),
+        hosts=frozenset(name for name in (*settings.hosts, address.host) if name),
         any_ip=not address.is_loopback,
         any_host=address.socket is not None,
-        origins=frozenset(origin.lower() for origin in settings.origins),
+        origins=settings.origins,
         key_digests=keys,
     )
 
 
-def application(services: Services, policy: Policy) -> ASGIApp:
-    app = FastAPI(title="mgr", version=mgr_version(), docs_url=None, redoc_url=None)
+def _read_keys(path: Path) -> tuple[bytes, ...]:
+    try:
+        keys = read_keys(path.read_text("utf-8"))
+    except OSError as error:
+        reason = str(error.strerror)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    except ValueError as error:
+        reason = str(error)
+    else:
+        if keys:
+            return keys
+        reason = "it has no key in it"
+    raise Misconfigured(f"MGR_API_KEYS_FILE is {path}, which cannot be used: {reason}")
+
+
+def router(services: Services) -> FastAPI:
+    """Every route there is, without the gate."""
+    app = FastAPI(title="mgr", version=mgr_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
     for routes in (status.router(services), models.router(services), inference.router(services)):
         app.include_router(routes)
     app.add_exception_handler(HTTPException, _refused)
-    return Access(app, policy, error_reply)
+    return app
 
 
 def error_reply(path: str, error: MgrError) -> Reply:
@@ -142,12 +154,11 @@ def error_reply(path: str, error: MgrError) -> Reply:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: no such path, or another method."""
-    status_code = error.status_code if isinstance(error, HTTPException) else 500
-    path = request.scope["path"]
-    if status_code == 404:
+    """What the router itself refuses: no such path, or another method, with the header that tells the right ones."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
         reason: MgrError = NotFound("404 page not found")
     else:
-        reason = InvalidRequest(f"{status_code} method not allowed")
-    reply = error_reply(path, reason)
-    return Response(reply.body, status_code, media_type=reply.media_type)
+        reason = InvalidRequest(f"{error.status_code} method not allowed")
+    reply = error_reply(request.scope["path"], reason)
+    return Response(reply.body, error.status_code, error.headers, reply.media_type)

@@ -6,6 +6,7 @@ Precedence: flag, then `MGR_<NAME>`, then `OLLAMA_<NAME>` where Ollama has the s
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,10 +15,16 @@ from typing import Any
 
 import platformdirs
 
-from daemon.durations import parse_duration, parse_keep_alive
+from daemon.durations import parse_keep_alive
 from daemon.errors import Misconfigured
 
 DEFAULT_PORT = 11434
+
+_HOST_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([A-Za-z0-9._-]*))(?::([0-9]{1,5}))?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
+# An origin has no path, and may have one `*`, as in OLLAMA_ORIGINS.
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/*\s]*\*?[^/*\s]*", re.IGNORECASE)
+_WHOLE = re.compile(r"[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +39,15 @@ class Address:
     def parse(cls, text: str) -> "Address":
         """`[http://]host[:port]`, `:port`, `[v6]:port`, or a path that ends in `.sock`.
 
-        The rules are those of OLLAMA_HOST, except that a bad value is an error. Raises ValueError.
+        The rules are those of OLLAMA_HOST, except that https and a bad value are errors. Raises ValueError.
         """
-        text = text.strip().strip("\"'")
         if text.endswith(".sock"):
             return cls(socket=Path(text.removeprefix("unix://")).expanduser().absolute())
         scheme, separator, rest = text.rpartition("://")
-        if separator and scheme not in ("http", "https"):
-            raise ValueError(f'"{text}" has the scheme "{scheme}"; use http, or a path that ends in .sock')
-        rest = rest.partition("/")[0]
-        default_port = {"http": 80, "https": 443}.get(scheme, DEFAULT_PORT)
-        host, port = _split_port(rest, default_port)
-        return cls(host, port) if rest else cls()
+        if separator and scheme.lower() != "http":
+            raise ValueError("mgr speaks plain HTTP; use http://, and put a proxy in front for https")
+        host_port = rest.partition("/")[0]
+        return cls(*_split_port(host_port, 80 if separator else DEFAULT_PORT)) if host_port else cls()
 
     @property
     def is_loopback(self) -> bool:
@@ -74,22 +78,29 @@ class Address:
 
 
 def _split_port(text: str, default: int) -> tuple[str, int]:
-    if text.count(":") > 1 and not text.startswith("["):
-        return text, default  # a bare IPv6 address
-    host, colon, port = text.rpartition(":")
-    if not colon or port.endswith("]"):
-        return text.strip("[]"), default
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(f'"{port}" is not a port; use a number from 0 to 65535')
-    return host.strip("[]"), int(port)
+    if _is_ipv6(text):
+        return text, default
+    match = _HOST_PORT.fullmatch(text)
+    port = default if match is None or match[3] is None else int(match[3])
+    if match is None or (match[1] and not _is_ipv6(match[1])) or port > 65535:
+        raise ValueError("write it like 127.0.0.1:11434, :11434, [::1]:11434 or /path/to/mgr.sock")
+    return (match[1] or match[2]).lower(), port
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 # ---- reading one value; each takes text or a TOML value and raises ValueError with a sentence
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be text")
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be text, not empty")
     return value.strip()
 
 
@@ -102,34 +113,36 @@ def _path(value: object) -> Path:
 
 
 def _count(value: object) -> int:
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise ValueError("must be a whole number, 0 or more")
     return value
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, str) and value.strip().isdigit():
+def _keep_alive(value: object) -> float:
+    """Seconds, also where text holds a bare number; a negative one is infinity."""
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip().removeprefix("-")):
         value = int(value)
-    seconds = parse_keep_alive(value)
-    if seconds is None or seconds == 0:
+    try:
+        seconds = parse_keep_alive(value)
+    except ValueError:
+        seconds = None
+    if seconds is None:
+        raise ValueError('must be a duration like "5m" or a number of seconds; a negative one means no limit')
+    return seconds
+
+
+def _limit(value: object) -> float:
+    seconds = _keep_alive(value)
+    if seconds == 0:
         raise ValueError('must be a duration like "5m", longer than zero; a negative one means no limit')
     return seconds
 
 
-def _keep_alive(value: object) -> float:
-    if isinstance(value, str) and value.strip().lstrip("-").isdigit():
-        value = int(value)
-    seconds = parse_keep_alive(value)
-    if seconds is None:
-        raise ValueError('must be a duration like "5m"')
-    return seconds
-
-
 def _drain(value: object) -> float:
-    seconds = parse_duration(_text(value)) if isinstance(value, str) else float(_count(value))
-    if not 0 <= seconds <= 8:
+    seconds = _keep_alive(value)
+    if seconds > 8:
         raise ValueError("must be between 0s and 8s, so that the whole stop ends within 10 s")
     return seconds
 
@@ -138,7 +151,23 @@ def _words(value: object) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise ValueError("must be a list of words, separated by commas")
-    return tuple(item.strip() for item in items if item.strip())
+    return tuple(item.strip().lower() for item in items if item.strip())
+
+
+def _origins(value: object) -> tuple[str, ...]:
+    for origin in (origins := _words(value)):
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"{origin!r} is not an origin; write it like https://chat.example or app://*, or *"
+            )
+    return origins
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    for host in (hosts := _words(value)):
+        if not (_HOST_NAME.fullmatch(host) or _is_ipv6(host)):
+            raise ValueError(f"{host!r} is not a host name; write it without scheme and port")
+    return hosts
 
 
 def _one_of(*choices: str) -> Callable[[object], str]:
@@ -153,19 +182,26 @@ def _one_of(*choices: str) -> Callable[[object], str]:
 
 def _url(value: object) -> str:
     text = _text(value).rstrip("/")
-    if not text.startswith(("http://", "https://")):
+    if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", text):
         raise ValueError("must be an http:// or https:// URL")
     return text
 
 
 def _setting(
-    read: Callable[[object], Any], default: Any, meaning: str, *, ollama: bool = False, also: str = ""
+    read: Callable[[object], Any],
+    default: Any,
+    meaning: str,
+    *,
+    ollama: bool = False,
+    also: str = "",
+    secret: bool = False,
 ) -> Any:
-    """`ollama`: OLLAMA_<NAME> is read too; `also`: another variable that other tools use for the same."""
+    """`ollama`: OLLAMA_<NAME> is read too; `also`: another variable that other tools use for the same; `secret`: the
+    value is never shown."""
     metadata = {"read": read, "meaning": meaning, "ollama": ollama, "also": also}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 def _default_models() -> Path:
@@ -187,15 +223,15 @@ class Settings:
     num_parallel: int = _setting(_count, 0, "slots of each model; 0 is automatic", ollama=True)
     context_length: int = _setting(_count, 0, "default window in tokens; 0 is automatic", ollama=True)
     keep_alive: float = _setting(_keep_alive, 300.0, "how long an idle model stays loaded", ollama=True)
-    load_timeout: float = _setting(_seconds, 300.0, "longest load without any progress", ollama=True)
+    load_timeout: float = _setting(_limit, 300.0, "longest load without any progress", ollama=True)
     engine: str = _setting(_text, "auto", "auto, built, path, wheel, or the path of a llama-server")
     max_waiting: int = _setting(_count, 256, "requests that may wait for a slot of one loaded model")
     drain_timeout: float = _setting(_drain, 5.0, "how long a stop waits for answers that are running")
-    wait_timeout: float = _setting(_seconds, 600.0, "longest wait of one request before its load; then 503")
-    origins: tuple[str, ...] = _setting(_words, (), "web origins that may call, or *", ollama=True)
-    hosts: tuple[str, ...] = _setting(_words, (), "more names that the Host header may carry")
+    wait_timeout: float = _setting(_limit, 600.0, "longest wait of one request before its load; then 503")
+    origins: tuple[str, ...] = _setting(_origins, (), "web origins that may call, or *", ollama=True)
+    hosts: tuple[str, ...] = _setting(_hosts, (), "more names that the Host header may carry")
     api_keys_file: Path | None = _setting(_path, None, "file with one API key a line; asked for when set")
-    api_key: str | None = _setting(_text, None, "key that the command line sends")
+    api_key: str | None = _setting(_text, None, "key that the command line sends", secret=True)
     run_dir: Path | None = _setting(_path, None, "private folder for engine sockets")
     hub_endpoint: str = _setting(_url, "https://huggingface.co", "Hugging Face hub", also="HF_ENDPOINT")
     shortnames: Path = _setting(_path, _default_shortnames, "your own short names, a TOML file")
@@ -223,7 +259,8 @@ def load(environ: Mapping[str, str] | None = None, flags: Mapping[str, object] |
             try:
                 values[item.name] = item.metadata["read"](value)
             except ValueError as error:
-                raise Misconfigured(f"{source} is {value!r}: {error}") from None
+                shown = f"{source} is {value!r}" if item.repr else source
+                raise Misconfigured(f"{shown}: {error}") from None
     return Settings(**values)
 
 
@@ -243,8 +280,10 @@ def _find(
     if metadata["also"]:
         variables.append(metadata["also"])
     for variable in variables:
-        if environ.get(variable, "").strip():
-            return environ[variable], variable
+        # Files of variables keep the quotes that a shell would have taken away.
+        text = environ.get(variable, "").strip().strip("\"'")
+        if text:
+            return text, variable
     if name in in_file:
         return in_file[name], f"{name} in {path}"
     return None
@@ -255,8 +294,10 @@ def _read_file(path: Path) -> Mapping[str, object]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"the settings file {path} cannot be read: {error}") from None
+    except OSError as error:
+        raise Misconfigured(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Misconfigured(f"the settings file {path} is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise Misconfigured(f"the settings file {path} is not valid TOML: {error}") from None
     known = {item.name for item in fields(Settings)}

@@ -2,18 +2,18 @@
 
 A web page must not drive the daemon: its requests carry a foreign `Origin` or `Sec-Fetch-Site`, or, with a name that
 was pointed at this machine, a foreign `Host`. Because of this gate a body may be read as JSON whatever its content
-type says. Sources: the Fetch standard (Origin), Fetch Metadata Request Headers (Sec-Fetch-Site).
+type says. Sources: the Fetch standard (Origin, CORS), Fetch Metadata Request Headers (Sec-Fetch-Site), RFC 9110.
 """
 
 import hashlib
 import hmac
 import ipaddress
 import logging
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -29,46 +29,57 @@ PUBLIC_PATHS = frozenset({"/", "/health/live"})
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
-# Origins of programs on this machine. No web page can have them: the names resolve to this machine only, and the
-# schemes belong to desktop shells.
-_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-_LOCAL_SCHEMES = frozenset({"app", "tauri", "vscode-webview", "vscode-file"})
+# `name`, `name:port`, `[v6]`, `[v6]:port`. No URL parser: each has its own idea of what else a host may be.
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 
-_METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
+# Origins of programs on this machine. No page of another one can have them: the names resolve to this machine only,
+# and the schemes belong to desktop shells.
+_LOCAL_ORIGIN = re.compile(
+    r"https?://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?|(?:app|tauri|vscode-webview|vscode-file)://[^/]*",
+    re.IGNORECASE,
+)
+
+# The wildcard does not cover Authorization, which has to be named.
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, DELETE, HEAD, OPTIONS",
+    "Access-Control-Allow-Headers": "Authorization, *",
+    "Access-Control-Max-Age": "600",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`hosts`: names that a Host header may carry. `any_ip`: the daemon listens beyond loopback, so any address may
-    be its own. `any_host`: it listens on a Unix socket, which no browser reaches. `key_digests`: SHA-256 of the API
-    keys; empty means no key is asked for."""
+    be its own. `any_host`: it listens on a Unix socket, which no browser reaches. `origins`: those that may call
+    beside the local ones, each with at most one `*`, in lower case. `key_digests`: SHA-256 of the API keys; empty
+    means that no key is asked for."""
 
     hosts: frozenset[str] = frozenset()
     any_ip: bool = False
     any_host: bool = False
-    origins: frozenset[str] = frozenset()
+    origins: tuple[str, ...] = ()
     key_digests: tuple[bytes, ...] = ()
 
-    def check(self, method: str, path: str, headers: Headers) -> None:
-        """Raises Forbidden, Unauthorized or BodyTooLarge, each with a sentence."""
+    def check_source(self, headers: Headers) -> None:
+        """Whether the request comes from where it may come from. Raises Forbidden."""
         host = self._check_host(headers)
         self._check_origin(headers, host)
-        if method != "OPTIONS":
-            self._check_key(path, headers)
-        _check_length(headers)
+
+    def check_key(self, path: str, headers: Headers) -> None:
+        """`path` is the decoded one that the router goes by. Raises Unauthorized."""
+        if not self.key_digests or path in PUBLIC_PATHS:
+            return
+        digest = key_digest(_sent_key(headers))
+        # All are compared, always, so that the time tells nothing.
+        matches = [hmac.compare_digest(digest, known) for known in self.key_digests]
+        if not any(matches):
+            raise Unauthorized("a valid API key is needed: send it as `Authorization: Bearer KEY`")
 
     def allows_origin(self, origin: str) -> bool:
-        """An origin is a scheme, a host and a port; "null" never is one of ours."""
-        if "*" in self.origins or origin.lower() in self.origins:
+        """An origin is a scheme, a host and a port. A page that hides its own sends "null", which only `*` allows."""
+        if _LOCAL_ORIGIN.fullmatch(origin):
             return True
-        try:
-            parts = urlsplit(origin)
-            host = parts.hostname
-        except ValueError:
-            return False
-        if parts.scheme in _LOCAL_SCHEMES:
-            return True
-        return parts.scheme in {"http", "https"} and host in _LOCAL_HOSTS
+        return any(_matches(origin.lower(), pattern) for pattern in self.origins)
 
     def _check_host(self, headers: Headers) -> str:
         values = headers.getlist("host")
@@ -80,9 +91,10 @@ class Policy:
         return host
 
     def _allows_host(self, host: str) -> bool:
-        name = _host_name(host)
-        if name is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
+        name = (match[1] or match[2]).removesuffix(".").lower()
         if name in self.hosts or name == "localhost" or name.endswith(".localhost"):
             return True
         try:
@@ -99,38 +111,47 @@ class Policy:
             own = {f"http://{host}", f"https://{host}"}
             if origins[0] not in own and not self.allows_origin(origins[0]):
                 raise Forbidden("web pages of this origin may not call; add it to MGR_ORIGINS to allow it")
-        elif headers.get("sec-fetch-site", "none").lower() not in {"none", "same-origin"}:
+        elif any(site.lower() not in {"none", "same-origin"} for site in headers.getlist("sec-fetch-site")):
             raise Forbidden("web pages of another site may not call")
 
-    def _check_key(self, path: str, headers: Headers) -> None:
-        if not self.key_digests or path in PUBLIC_PATHS:
-            return
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = key_digest(key)
-        # All are compared, always, so that the time tells nothing.
-        matches = [hmac.compare_digest(digest, known) for known in self.key_digests]
-        if not any(matches):
-            raise Unauthorized("a valid API key is needed: send it as `Authorization: Bearer KEY`")
+
+def _matches(origin: str, pattern: str) -> bool:
+    head, wildcard, tail = pattern.partition("*")
+    if not wildcard:
+        return origin == pattern
+    return len(origin) >= len(head) + len(tail) and origin.startswith(head) and origin.endswith(tail)
 
 
-def key_digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def _sent_key(headers: Headers) -> bytes:
+    """The bearer token, or else what `x-api-key` says; empty where there is none, or more than one."""
+    credentials = [value.partition(" ") for value in headers.getlist("authorization")]
+    bearers = [token for scheme, _, token in credentials if scheme.lower() == "bearer"]
+    keys = bearers or headers.getlist("x-api-key")
+    return keys[0].strip().encode("latin-1") if len(keys) == 1 else b""  # Headers decoded it as latin-1
 
 
-def _host_name(host: str) -> str | None:
-    """The name or address in a Host header, without port and brackets; None when it is neither."""
-    try:
-        parts = urlsplit(f"//{host}")
-        parts.port  # noqa: B018 - raises for a port that is none
-    except ValueError:
-        return None
-    if parts.netloc != host or parts.username is not None or parts.path or not parts.hostname:
-        return None
-    return parts.hostname.removesuffix(".").lower()
+def key_digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def read_keys(text: str) -> tuple[bytes, ...]:
+    """Digests of the keys in a file: one a line; blank lines and lines that start with # are left out.
+
+    Raises ValueError, which tells the line and never the key, for one that not every client could send.
+    """
+    digests = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        key = line.strip()
+        if not key or key.startswith("#"):
+            continue
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise ValueError(f"line {number} is not a key; a key is ASCII without spaces")
+        digests.append(key_digest(key.encode("ascii")))
+    return tuple(digests)
 
 
 def _check_length(headers: Headers) -> None:
+    """Refuses early what announces itself as too long; who lies is stopped while the body is read."""
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
         raise BodyTooLarge(f"the request body is larger than {MAX_BODY_BYTES} bytes")
@@ -147,61 +168,65 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        started = time.monotonic()
-        request_id = secrets.token_hex(8)
-        origin = headers.get("origin")
-        status = 0
-
-        async def send_marked(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                marked = MutableHeaders(scope=message)
-                marked["X-Request-Id"] = request_id
-                if origin is not None and status != 403:
-                    marked["Access-Control-Allow-Origin"] = origin
-                    marked.add_vary_header("Origin")
-            await send(message)
-
-        scope.setdefault("state", {})["request_id"] = request_id
+            raise RuntimeError(f"{scope['type']} is not served: nothing passes the gate unchecked")
+        exchange = _Exchange(send)
         try:
-            self._policy.check(scope["method"], scope["path"], headers)
+            answer = self._decide(scope, exchange)
         except MgrError as error:
-            reply = self._reply(scope["path"], error)
-            await to_response(reply)(scope, receive, send_marked)
-        else:
-            if scope["method"] == "OPTIONS":
-                await _preflight(headers)(scope, receive, send_marked)
-            else:
-                await self._app(scope, receive, send_marked)
+            answer = to_response(self._refusal(scope["path"], error))
+        try:
+            await answer(scope, receive, exchange.send)
         finally:
             # repr, because the path is a stranger's text.
             log.debug(
                 "%s %s %r %d %.0f ms",
-                request_id,
+                exchange.request_id,
                 scope["method"],
                 scope["path"],
-                status,
-                (time.monotonic() - started) * 1000,
+                exchange.status,
+                (time.monotonic() - exchange.started) * 1000,
             )
 
+    def _decide(self, scope: Scope, exchange: "_Exchange") -> ASGIApp:
+        headers = Headers(scope=scope)
+        self._policy.check_source(headers)
+        exchange.origin = headers.get("origin")
+        if scope["method"] == "OPTIONS":
+            return Response(status_code=204, headers=_PREFLIGHT)
+        self._policy.check_key(scope["path"], headers)
+        _check_length(headers)
+        return self._app
 
-def _preflight(headers: Headers) -> Response:
-    wanted = headers.get("access-control-request-headers", "")
-    allowed = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Max-Age": "600"}
-    if wanted:
-        allowed["Access-Control-Allow-Headers"] = wanted
-    return Response(status_code=204, headers=allowed)
+    def _refusal(self, path: str, error: MgrError) -> Reply:
+        reply = self._reply(path, error)
+        if isinstance(error, Unauthorized):
+            reply = replace(reply, headers={**reply.headers, "WWW-Authenticate": "Bearer"})
+        return reply
+
+
+class _Exchange:
+    """One request and what marks its answer: the id, and the origin that may read it, if one may."""
+
+    def __init__(self, send: Send) -> None:
+        self.request_id = secrets.token_hex(8)
+        self.origin: str | None = None
+        self.started = time.monotonic()
+        self.status = 0
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self.request_id
+            # Decided here alone, whatever an engine behind us says.
+            del headers["Access-Control-Allow-Origin"]
+            del headers["Access-Control-Allow-Credentials"]
+            if self.origin is not None:
+                headers["Access-Control-Allow-Origin"] = self.origin
+                headers.add_vary_header("Origin")
+        await self._send(message)
 
 
 def to_response(reply: Reply) -> Response:
     return Response(reply.body, reply.status, dict(reply.headers), reply.media_type)
-
-
-def read_keys(lines: Iterable[str]) -> tuple[bytes, ...]:
-    """Digests of the keys in a file: one a line, blank lines and lines that start with # are left out."""
-    keys = (line.strip() for line in lines)
-    return tuple(key_digest(key) for key in keys if key and not key.startswith("#"))

@@ -78,8 +78,6 @@ async def _attempt(
         raise _Transient(f"{host} sent nothing for too long; try again") from error
     except httpx.TransportError as error:
         raise _Transient(f"the connection to {host} failed; check the network and try again") from error
-    except httpx.InvalidURL as error:
-        raise PullFailed(f"{host} redirects to an address that cannot be read") from error
 
 
 @asynccontextmanager

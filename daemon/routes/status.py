@@ -5,6 +5,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
@@ -30,7 +31,9 @@ def router(services: Services) -> APIRouter:
         return JSONResponse({"status": "ok"})
 
     async def version() -> Response:
-        return JSONResponse({"version": API_VERSION, "mgr": services.identity})
+        # Asked anew each time: since 1970 it is another number when the clock has been set, here as for who compares.
+        started = psutil.Process().create_time()
+        return JSONResponse({"version": API_VERSION, "mgr": {**services.identity, "started": started}})
 
     async def loaded() -> Response:
         models = {str(model.model_digest): model for model in await asyncio.to_thread(services.store.list)}

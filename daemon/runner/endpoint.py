@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from dataclasses import dataclass, field
@@ -34,22 +35,32 @@ class RunDirectory:
     def open(cls, wanted: Path | None) -> "RunDirectory":
         """The folder `wanted`, made or checked (a real folder, ours, 0700); without one, a new temporary folder.
 
-        Raises Misconfigured.
+        Raises Misconfigured, and leaves no temporary folder then.
         """
-        if wanted is None:
-            directory = cls(Path(tempfile.mkdtemp(prefix="mgr-")), temporary=True)
-        else:
-            directory = cls(wanted)
+        directory = cls._temporary_one() if wanted is None else cls(wanted)
+        try:
             directory._check()
-        longest = len(os.fsencode(directory._socket("0" * 8)))
-        if longest > MAX_SOCKET_PATH_BYTES:
-            raise Misconfigured(
-                f"the run directory {directory.path} is too long for a socket path "
-                f"({longest} bytes, {MAX_SOCKET_PATH_BYTES} are possible); set MGR_RUN_DIR to a shorter one"
-            )
+        except Misconfigured:
+            directory.close()
+            raise
         return directory
 
+    @classmethod
+    def _temporary_one(cls) -> "RunDirectory":
+        try:
+            return cls(Path(tempfile.mkdtemp(prefix="mgr-")), temporary=True)
+        except OSError as error:
+            raise Misconfigured(
+                f"no temporary folder can be made for the run directory: {error.strerror}; set MGR_RUN_DIR"
+            ) from None
+
     def _check(self) -> None:
+        longest = len(os.fsencode(self._socket("0" * 8)))
+        if longest > MAX_SOCKET_PATH_BYTES:
+            raise Misconfigured(
+                f"the run directory {self.path} is too long for a socket path "
+                f"({longest} bytes, {MAX_SOCKET_PATH_BYTES} are possible); set MGR_RUN_DIR to a shorter one"
+            )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.path.lstat()
@@ -72,8 +83,6 @@ class RunDirectory:
         return endpoint
 
     def close(self) -> None:
-        """Removes the folder if it was made for this run; sockets in it are removed by their owners."""
+        """Removes the folder with all that is left in it, if it was made for this run; never raises."""
         if self._temporary:
-            for left in self.path.glob("*.sock"):
-                left.unlink(missing_ok=True)
-            self.path.rmdir()
+            shutil.rmtree(self.path, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ from tests.integration.conftest import MakeDaemon
 CHAT = WAYS[1]  # /api/chat, whole
 
 
-async def ask(client: httpx.AsyncClient, model: str, way: Way = CHAT, **more: object) -> httpx.Response:
+async def ask(client: httpx.AsyncClient, model: str, way: Way = CHAT, **more: Any) -> httpx.Response:
     return await client.post(way.path, json=way.body(model, **more))
 
 
@@ -141,8 +142,8 @@ async def test_a_larger_window_reloads_once_and_a_smaller_one_never(make_daemon:
     daemon.start()
     async with daemon.client() as client:
         for window in (1024, 512, None, 2048, 1024, 2048):
-            options = {} if window is None else {"options": {"num_ctx": window}}
-            assert (await ask(client, "a", **options)).status_code == 200
+            options = {} if window is None else {"num_ctx": window}
+            assert (await ask(client, "a", options=options)).status_code == 200
     assert [event["window"] for event in daemon.events("start")] == [1024 * 2, 2048 * 2]
     assert daemon.loaded()[0]["context_length"] == 2048
 

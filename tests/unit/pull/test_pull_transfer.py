@@ -153,11 +153,6 @@ async def test_redirects_that_are_not_followed(blobs: Blobs, net: respx.MockRout
     assert "redirects to an address that is not followed" in (await failure(blobs)).message
 
 
-async def test_a_redirect_that_is_no_address(blobs: Blobs, net: respx.MockRouter) -> None:
-    net.get(URL).mock(return_value=httpx.Response(302, headers={"Location": "https://[x"}))
-    assert "redirects to an address that cannot be read" in (await failure(blobs)).message
-
-
 async def test_redirects_end(blobs: Blobs, net: respx.MockRouter) -> None:
     route = net.get(URL).mock(return_value=httpx.Response(302, headers={"Location": URL}))
     assert "more than 5 times" in (await failure(blobs)).message

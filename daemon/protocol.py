@@ -1,0 +1,65 @@
+"""uvicorn's protocol with two bounds that it lacks: on the size of a request's head, and on the time it may take.
+
+Measured: a stranger's header of 200 MB was taken into memory, and half a head kept its connection for ever.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_SECONDS = 10.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Answers 400 and hangs up when a head is too large; hangs up when it does not come."""
+
+    _held = 0  # bytes that the parser got since it last gave something on: of a head, a trailer, a chunk's extension
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._held += len(data)
+        super().data_received(data)
+        if self._held > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
+
+    def on_message_begin(self) -> None:
+        self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > MAX_HEAD_BYTES:
+            raise ValueError("the head is too large")  # the parser makes it a 400
+        self._held = 0
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._held = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._held = 0
+        super().on_message_complete()
+
+    def _await_head(self) -> None:
+        self._stop_waiting()
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _give_up(self) -> None:
+        # A pipelined request may come in pieces while the one before it is still answered.
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()

@@ -1,0 +1,148 @@
+"""Fixtures of the tests with the real engine and a real model, pulled once by mgr itself."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from daemon.runner import embedded
+from daemon.store.models import Store
+from tests.fakes.daemon import GUARD_SECONDS, DaemonProcess
+
+MakeEngineDaemon = Callable[..., DaemonProcess]
+
+# Nothing listens on the discard port: the hub is out of reach at once, and the package is the next source.
+NO_HUB = "http://127.0.0.1:9"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest.fixture(scope="session")
+def pulled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with `smollm2:135m`, and `other`, the same model in another file."""
+    folder = tmp_path_factory.mktemp("pulled")
+    daemon = DaemonProcess(folder, {"HUB_ENDPOINT": NO_HUB}).start()
+    try:
+        lines = httpx.post(
+            f"{daemon.url}/api/pull", json={"model": "smollm2"}, timeout=300, trust_env=False
+        ).text.splitlines()
+        assert lines[-1].startswith('{"status":"success"'), lines[-1]
+        copy = folder / "other.gguf"
+        shutil.copyfile(Store(daemon.models).open().resolve("smollm2").path, copy)
+        copy.chmod(0o644)
+        with copy.open("ab") as file:
+            file.write(b"\0" * 32)
+        reply = httpx.post(
+            f"{daemon.url}/api/pull",
+            json={"model": copy.as_uri(), "as": "other", "stream": False},
+            timeout=300,
+            trust_env=False,
+        )
+        assert reply.status_code == 200, reply.text
+        copy.unlink()
+    finally:
+        daemon.stop()
+    return daemon.models
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """A store of its own that shares the large files."""
+
+    def copy(one: str, other: str) -> None:
+        (os.link if Path(one).parent.name == "blobs" else shutil.copy2)(one, other)
+
+    shutil.copytree(source, target, copy_function=copy)
+
+
+@pytest.fixture
+def make_engine_daemon(pulled: Path, tmp_path: Path) -> Iterator[MakeEngineDaemon]:
+    """Starts daemons with these settings on a copy of the store that shares its files."""
+    made: list[DaemonProcess] = []
+
+    def make(**settings: object) -> DaemonProcess:
+        folder = tmp_path / f"daemon-{len(made)}"
+        copy_store(pulled, folder / "models")
+        made.append(DaemonProcess(folder, settings))
+        return made[-1].start()
+
+    yield make
+    for daemon in made:
+        daemon.stop()
+
+
+@pytest.fixture(scope="session")
+def daemon(pulled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """A running daemon that tests share."""
+    folder = tmp_path_factory.mktemp("shared")
+    copy_store(pulled, folder / "models")
+    daemon = DaemonProcess(folder).start()
+    yield daemon
+    daemon.stop()
+
+
+class DirectEngine:
+    """The engine without mgr: the same program with the same numbers, asked over its own socket."""
+
+    def __init__(self, model: Path) -> None:
+        self._folder = tempfile.mkdtemp(prefix="mgr-t-")
+        self._socket = Path(self._folder) / "e.sock"
+        self._process = subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-I",
+                    embedded.__file__,
+                    "--model",
+                    str(model),
+                    "--host",
+                    str(self._socket),
+                ),
+                *("--ctx-size", "8192", "--parallel", "2", "--batch-size", "512"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._client = httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(self._socket)), base_url="http://e", timeout=GUARD_SECONDS
+        )
+        deadline = time.monotonic() + GUARD_SECONDS
+        while not self._is_ready():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(self._socket)) != 0:
+                return False
+        return self._client.get("/health").status_code == 200
+
+    def chat(self, **body: Any) -> str:
+        reply = self._client.post("/v1/chat/completions", json=body).raise_for_status().json()
+        return str(reply["choices"][0]["message"]["content"])
+
+    def close(self) -> None:
+        self._client.close()
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder)
+
+
+@pytest.fixture(scope="session")
+def direct(pulled: Path) -> Iterator[DirectEngine]:
+    engine = DirectEngine(Store(pulled).open().resolve("smollm2").path)
+    yield engine
+    engine.close()

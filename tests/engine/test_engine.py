@@ -1,0 +1,267 @@
+"""The real engine behind a real daemon: cancels, evictions, deaths, limits, and what the first user types."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import httpx
+import psutil
+import pytest
+
+from tests.engine.conftest import NO_HUB, DirectEngine, MakeEngineDaemon
+from tests.fakes.daemon import DaemonProcess, eventually
+from tests.fakes.dialects import STREAMS, WAYS, Way, way_id
+
+MODEL, OTHER = "smollm2", "other"
+_RELEASE = re.compile(r"release: id +\d+ \| task (\d+) \| stop processing: n_tokens = (\d+)")
+LONG_PROMPT = "Please read this list of words and then tell me the last one: " + "alpha beta gamma " * 1200
+
+
+def releases(daemon: DaemonProcess) -> list[int]:
+    """Tokens in the slot at each release that the engine's own log shows."""
+    return [int(match[2]) for match in _RELEASE.finditer(daemon.log_text())]
+
+
+def in_use(daemon: DaemonProcess) -> list[int]:
+    return [model["in_use"] for model in daemon.loaded()]
+
+
+async def preload(client: httpx.AsyncClient, *models: str) -> None:
+    for model in models:
+        reply = await client.post("/api/generate", json={"model": model, "options": {"num_ctx": 8192}})
+        assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("way", WAYS, ids=way_id)
+async def test_cancel_while_tokens_come(make_engine_daemon: MakeEngineDaemon, way: Way) -> None:
+    """Must hold: the engine's own log shows the slot released; no lease is left."""
+    daemon = make_engine_daemon()
+    async with daemon.client() as client:
+        await preload(client, MODEL)
+        asking = asyncio.create_task(client.post(way.path, json=way.body(MODEL, "Write a very long story.")))
+        await eventually(lambda: in_use(daemon) == [1], "it is at work")
+        await asyncio.sleep(0.5)
+        before = releases(daemon)
+        assert not asking.done()
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        await eventually(lambda: len(releases(daemon)) > len(before), "the slot is released")
+        await eventually(lambda: in_use(daemon) == [0], "no lease is left")
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-a-stream"])
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[5]], ids=way_id)
+async def test_cancel_in_prefill(make_engine_daemon: MakeEngineDaemon, way: Way, beside: bool) -> None:
+    """Must hold: a cancel in prefill releases the slot before the prefill is through, also beside another stream."""
+    daemon = make_engine_daemon()
+    prompt_tokens = len(LONG_PROMPT.split())  # at least one token a word
+    async with daemon.client() as client:
+        await preload(client, MODEL)
+        other = asyncio.create_task(_stream_for_long(client)) if beside else None
+        if beside:
+            await eventually(lambda: in_use(daemon) == [1], "the other stream is at work")
+        asking = asyncio.create_task(client.post(way.path, json=way.body(MODEL, LONG_PROMPT)))
+        await eventually(
+            lambda: "prompt processing" in daemon.log_text() or asking.done(), "prefill has begun"
+        )
+        assert not asking.done()
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        await eventually(lambda: len(releases(daemon)) > 0, "the slot is released")
+        assert releases(daemon)[0] < prompt_tokens
+        if other is not None:
+            assert not other.done()
+            other.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await other
+        await eventually(lambda: in_use(daemon) == [0], "no lease is left")
+
+
+async def _stream_for_long(client: httpx.AsyncClient) -> None:
+    body = WAYS[0].body(MODEL, "Write a very long story.", options={"num_predict": 4000, "temperature": 1.5})
+    async with client.stream("POST", WAYS[0].path, json=body) as response:
+        async for _ in response.aiter_bytes():
+            pass
+
+
+async def test_a_busy_model_ends_its_answer_before_another_takes_its_place(
+    make_engine_daemon: MakeEngineDaemon,
+) -> None:
+    """Must hold: with a limit of one, A streams 200 tokens, B is asked meanwhile: A's answer is complete and equal to
+    one given alone, then B answers."""
+    daemon = make_engine_daemon(MAX_LOADED_MODELS=1)
+    way = STREAMS[0]
+    options = {"temperature": 0, "num_predict": 200}
+    body = way.body(MODEL, "Tell me about the sea.", options=options)
+    async with daemon.client() as client:
+        alone = way.text((await client.post(way.path, json=body)).content)
+        async with client.stream("POST", way.path, json=body) as response:
+            chunks = response.aiter_bytes()
+            raw = await anext(chunks)
+            other = asyncio.create_task(
+                client.post(way.path, json=way.body(OTHER, options={"num_predict": 5}))
+            )
+            raw += b"".join([chunk async for chunk in chunks])
+        assert way.text(raw) == alone
+        assert way.events(raw)[-1]["eval_count"] == 200
+        assert way.text((await other).content)
+    assert [model["name"] for model in daemon.loaded()] == ["other:latest"]
+
+
+async def test_of_six_requests_at_once_each_ends_with_200_or_503(
+    make_engine_daemon: MakeEngineDaemon,
+) -> None:
+    daemon = make_engine_daemon(MAX_LOADED_MODELS=1, MAX_QUEUE=1)
+    options = {"num_predict": 3}
+    async with daemon.client() as client:
+        replies = await asyncio.gather(
+            *(
+                client.post(WAYS[1].path, json=WAYS[1].body(model, options=options))
+                for model in (MODEL, OTHER) * 3
+            )
+        )
+    statuses = [reply.status_code for reply in replies]
+    assert set(statuses) <= {200, 503}
+    assert statuses.count(200) >= 1
+    assert all("retry-after" in reply.headers for reply in replies if reply.status_code == 503)
+
+
+@pytest.mark.parametrize("way", STREAMS, ids=way_id)
+async def test_kill_9_of_the_engine_in_the_middle(make_engine_daemon: MakeEngineDaemon, way: Way) -> None:
+    """Must hold: the client gets the terminal error of its dialect, the next request works, no zombie."""
+    daemon = make_engine_daemon()
+    async with daemon.client() as client:
+        await preload(client, MODEL)
+        [engine] = daemon.engines()
+        async with client.stream("POST", way.path, json=way.body(MODEL, "Write a long story.")) as response:
+            chunks = response.aiter_bytes()
+            raw = await anext(chunks)
+            os.kill(engine.pid, signal.SIGKILL)
+            raw += b"".join([chunk async for chunk in chunks])
+        assert "engine stopped" in way.terminal_error(raw)
+        again = await client.post(way.path, json=way.body(MODEL, "Say hi."))
+        assert way.text(again.content)
+    assert daemon.zombies() == []
+
+
+async def test_kill_9_of_the_daemon_leaves_no_engine(make_engine_daemon: MakeEngineDaemon) -> None:
+    daemon = make_engine_daemon()
+    async with daemon.client() as client:
+        await preload(client, MODEL, OTHER)
+    engines = daemon.engines()
+    assert len(engines) == 2
+    daemon.signal(signal.SIGKILL)
+    daemon.wait()
+    await eventually(lambda: not any(engine.is_running() for engine in engines), "no engine is left")
+    daemon.start()
+    async with daemon.client() as client:
+        await preload(client, MODEL)
+
+
+async def test_sigterm_with_an_open_stream(make_engine_daemon: MakeEngineDaemon) -> None:
+    """Must hold: exit 0, no engine left, and the stream ends with an error its client can see."""
+    daemon = make_engine_daemon(DRAIN_TIMEOUT="0.2s")
+    way = STREAMS[0]
+    async with daemon.client() as client:
+        await preload(client, MODEL)
+        engines = daemon.engines()
+        body = way.body(MODEL, "Write a very long story.", options={"temperature": 1.5, "num_predict": 4000})
+        async with client.stream("POST", way.path, json=body) as response:
+            chunks = response.aiter_bytes()
+            raw = await anext(chunks)
+            daemon.signal(signal.SIGTERM)
+            raw += b"".join([chunk async for chunk in chunks])
+        assert way.terminal_error(raw)
+    assert daemon.wait() == 0
+    assert not any(engine.is_running() for engine in engines)
+
+
+async def test_a_prompt_beyond_the_window_is_refused_with_the_counts(
+    make_engine_daemon: MakeEngineDaemon,
+) -> None:
+    daemon = make_engine_daemon(CONTEXT_LENGTH=512)
+    async with daemon.client() as client:
+        for way in WAYS:
+            reply = await client.post(way.path, json=way.body(MODEL, LONG_PROMPT))
+            assert reply.status_code == 400
+            message = way.error(reply.json())
+            assert "512" in message
+            assert int(re.findall(r"\d{4,}", message)[0]) > 1200
+
+
+async def test_each_request_has_the_whole_window_whatever_the_slots(
+    make_engine_daemon: MakeEngineDaemon,
+) -> None:
+    daemon = make_engine_daemon(CONTEXT_LENGTH=1024, NUM_PARALLEL=2)
+    prompt = "word " * 900
+    async with daemon.client() as client:
+        replies = await asyncio.gather(
+            *(
+                client.post(WAYS[1].path, json=WAYS[1].body(MODEL, prompt, options={"num_predict": 2}))
+                for _ in range(2)
+            )
+        )
+    assert [reply.status_code for reply in replies] == [200, 200]
+    assert daemon.loaded()[0]["context_length"] == 1024
+
+
+async def test_raw_generate_continues_the_text_as_it_stands(daemon: DaemonProcess) -> None:
+    body = {"model": MODEL, "prompt": "The capital of France is", "raw": True, "stream": False}
+    async with daemon.client() as client:
+        reply = await client.post(
+            "/api/generate", json={**body, "options": {"temperature": 0, "num_predict": 8}}
+        )
+    answer = reply.json()
+    assert "Paris" in answer["response"]
+    assert answer["prompt_eval_count"] < 12  # no template around it
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """The command line as a program, its output read to the end."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def test_mgr_run_prints_what_the_engine_says(daemon: DaemonProcess, direct: DirectEngine) -> None:
+    """Must hold: with temperature 0 the same text as the engine asked directly, also when stdout is a pipe."""
+    question = "Why is the sky blue? One sentence."
+    environment = {**daemon.environment(), "MGR_HOST": daemon.url}
+    told = run(["run", MODEL, question, "--temperature", "0"], environment)
+    assert told.returncode == 0
+    messages = [{"role": "user", "content": question}]
+    assert told.stdout == direct.chat(messages=messages, temperature=0).strip() + "\n"
+    assert told.stderr == ""
+
+
+def test_the_first_line_a_user_types(pulled: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Must hold: `mgr run smollm2 "..."` with a new HOME pulls, starts a daemon and prints a sentence; a caller that
+    reads the pipe to its end is not kept waiting by the daemon; `mgr stop --daemon` ends it."""
+    folder = tmp_path_factory.mktemp("first")
+    daemon = DaemonProcess(folder, {"HUB_ENDPOINT": NO_HUB, "HOST": str(folder / "m.sock")})
+    environment = daemon.environment()
+    told = run(["run", MODEL, "Why is the sky blue? One sentence.", "--temperature", "0"], environment)
+    try:
+        assert told.returncode == 0, told.stderr
+        assert told.stdout.startswith("The sky")
+        assert "\x1b" not in told.stdout + told.stderr
+        assert "starting mgr" in told.stderr
+    finally:
+        stopped = run(["stop", "--daemon"], environment)
+    assert stopped.returncode == 0
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])
+    ]

@@ -1,0 +1,191 @@
+"""The one response: when it sends its status, how it ends, and that nothing is left open whoever goes first."""
+
+import asyncio
+from collections.abc import AsyncGenerator, MutableMapping
+from typing import Any
+
+import pytest
+
+from daemon.chat import ChatRequest, Done, Event, FinishReason, Message, Progress, Text, TextDelta
+from daemon.errors import Busy, EngineFailed
+from daemon.middleware import ollama, openai
+from daemon.middleware.dialect import Dialect
+from daemon.routes import streaming
+from daemon.routes.streaming import Events, ModelResponse
+
+SCOPE: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}
+END = Done(FinishReason.STOP)
+
+
+def request(*, stream: bool) -> ChatRequest:
+    return ChatRequest(model="m", messages=(Message("user", (Text("hi"),)),), stream=stream)
+
+
+class Wire:
+    """An ASGI server's side: collects what is sent, and can let the client leave."""
+
+    def __init__(self) -> None:
+        self.sent: list[MutableMapping[str, Any]] = []
+        self.leave = asyncio.Event()
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        self.sent.append(message)
+
+    @property
+    def statuses(self) -> list[int]:
+        return [message["status"] for message in self.sent if message["type"] == "http.response.start"]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+    @property
+    def ended(self) -> bool:
+        return not self.sent[-1].get("more_body", False)
+
+
+class Source:
+    """Events that wait at `None` until `go` is set, and know whether they were closed."""
+
+    def __init__(self, *events: Event | Exception | None) -> None:
+        self._events = events
+        self.go = asyncio.Event()
+        self.waits = asyncio.Event()
+        self.closed = False
+
+    async def __call__(self) -> AsyncGenerator[Event, None]:
+        try:
+            for event in self._events:
+                if event is None:
+                    self.waits.set()
+                    await self.go.wait()
+                elif isinstance(event, Exception):
+                    raise event
+                else:
+                    yield event
+        finally:
+            await asyncio.sleep(0)  # a clean-up that awaits must come to its end too
+            self.closed = True
+
+
+async def answer(source: Events, *, stream: bool, dialect: Dialect = openai.CHAT) -> Wire:
+    wire = Wire()
+    await ModelResponse(dialect, request(stream=stream), source)(SCOPE, wire.receive, wire.send)
+    return wire
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer(stream: bool) -> None:
+    source = Source(Progress(1, 2), TextDelta("Hel"), TextDelta("lo"), END)
+    wire = await answer(source, stream=stream, dialect=ollama.CHAT)
+    assert wire.statuses == [200]
+    assert wire.ended
+    assert source.closed
+    assert (b'"content":"Hel"' in wire.body) is stream
+    assert (b'"content":"Hello"' in wire.body) is not stream
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_error_before_the_first_token_has_its_own_status(stream: bool) -> None:
+    source = Source(Progress(1, 2), Busy("full", retry_after=7))
+    wire = await answer(source, stream=stream)
+    assert wire.statuses == [503]
+    assert (b"retry-after", b"7") in wire.sent[0]["headers"]
+    assert wire.ended
+    assert source.closed
+
+
+async def test_an_error_after_the_first_token_is_in_band() -> None:
+    wire = await answer(Source(TextDelta("a"), EngineFailed("it broke")), stream=True)
+    assert wire.statuses == [200]
+    assert b'"message":"it broke"' in wire.body
+    assert b"[DONE]" not in wire.body
+    assert wire.ended
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_unforeseen_error_tells_nothing_of_our_inside(stream: bool) -> None:
+    wire = await answer(Source(KeyError("/secret/path")), stream=stream)
+    assert wire.statuses == [500]
+    assert b"internal error" in wire.body
+    assert b"secret" not in wire.body
+
+
+async def test_events_that_end_without_a_done_are_an_error() -> None:
+    wire = await answer(Source(TextDelta("a")), stream=True)
+    assert b'"error"' in wire.body
+    wire = await answer(Source(TextDelta("a")), stream=False)
+    assert wire.statuses == [500]
+
+
+async def test_a_long_wait_gets_a_status_and_keep_alives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.01)
+    source, wire = Source(None, TextDelta("a"), END), Wire()
+    task = asyncio.create_task(
+        ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, wire.send)
+    )
+    async with asyncio.timeout(60):
+        while len(wire.sent) < 4:
+            await asyncio.sleep(0.01)
+    assert wire.statuses == [200]
+    assert all(line.startswith(b":") for line in wire.body.split(b"\n\n") if line)
+    source.go.set()
+    await task
+    assert b'"content":"a"' in wire.body
+    assert wire.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_late_failure_of_a_kept_alive_stream_is_in_band(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.01)
+    source, wire = Source(None, Busy("full")), Wire()
+    task = asyncio.create_task(
+        ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, wire.send)
+    )
+    async with asyncio.timeout(60):
+        while not wire.sent:
+            await asyncio.sleep(0.01)
+    source.go.set()
+    await task
+    assert wire.statuses == [200]
+    assert b'"message":"full"' in wire.body
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("first", [[], [TextDelta("a")]], ids=["before", "within"])
+async def test_a_client_that_leaves_ends_the_work(stream: bool, first: list[Event]) -> None:
+    source, wire = Source(*first, None, TextDelta("never"), END), Wire()
+    task = asyncio.create_task(
+        ModelResponse(openai.CHAT, request(stream=stream), source)(SCOPE, wire.receive, wire.send)
+    )
+    await source.waits.wait()
+    wire.leave.set()
+    await task
+    assert source.closed
+    assert b"never" not in wire.body
+
+
+async def test_a_server_that_cancels_the_response_does_not_leave_the_events_open() -> None:
+    source, wire = Source(TextDelta("a"), None, END), Wire()
+    task = asyncio.create_task(
+        ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, wire.send)
+    )
+    await source.waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.closed
+
+
+async def test_a_send_that_fails_closes_the_events() -> None:
+    source, wire = Source(TextDelta("a"), TextDelta("b"), END), Wire()
+
+    async def broken(message: MutableMapping[str, Any]) -> None:
+        raise OSError("the connection is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        await ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, broken)
+    assert source.closed

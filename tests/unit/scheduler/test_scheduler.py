@@ -1,0 +1,276 @@
+"""The shell: actions are carried out, and whatever becomes of a load, nobody waits for ever and nothing is left."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.chat import LoadOptions
+from daemon.errors import Busy, EngineFailed, LoadFailed
+from daemon.runner.launch import Launch
+from daemon.runner.runner import OnExit
+from daemon.scheduler.placement import Defaults
+from daemon.scheduler.queue import Limits, Phase, Weights
+from daemon.scheduler.scheduler import Lease, Scheduler
+
+
+class FakeRunner:
+    """Becomes ready, or fails, when the test says so."""
+
+    def __init__(self, launch: Launch, on_exit: OnExit) -> None:
+        self.launch = launch
+        self.on_exit = on_exit
+        self.pid = 1
+        self.engine = None
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.aborted = False
+        self.stopped: list[str] = []
+
+    async def ensure_ready(self) -> None:
+        try:
+            await self.ready
+        except asyncio.CancelledError:
+            self.aborted = True
+            raise
+
+    async def stop(self, reason: str) -> None:
+        self.stopped.append(reason)
+
+
+class World:
+    def __init__(
+        self, *, loaded: int = 1, queue: int = 10, waiting: int = 10, wait_timeout: float = 600
+    ) -> None:
+        self.now = 0.0
+        self.runners: list[FakeRunner] = []
+        self.scheduler = Scheduler(
+            self._make,  # type: ignore[arg-type]
+            Limits(loaded, queue, waiting),
+            Defaults(slots=2, keep_alive=300),
+            wait_timeout,
+            clock=lambda: self.now,
+        )
+
+    def _make(self, launch: Launch, on_exit: OnExit) -> FakeRunner:
+        self.runners.append(FakeRunner(launch, on_exit))
+        return self.runners[-1]
+
+    async def ask(self, name: str, keep_alive: float | None = None, **options: Any) -> Lease:
+        """A lease that is held until it is released by hand."""
+        weights = Weights(name, Path(name), name, trained_window=8192)
+        return await self.scheduler._acquire(weights, LoadOptions(**options), keep_alive)
+
+    def asking(self, name: str, **more: Any) -> "asyncio.Task[Lease]":
+        return asyncio.create_task(self.ask(name, **more))
+
+    async def loaded(self, name: str) -> Lease:
+        task = self.asking(name)
+        await settle()
+        self.runners[-1].ready.set_result(None)
+        return await task
+
+    def phases(self) -> dict[str, Phase]:
+        return {view.weights.name: view.phase for view in self.scheduler.snapshot().loaded}
+
+
+async def settle() -> None:
+    """Lets every task run until it waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_lease_is_given_when_the_load_is_ready_and_kept_until_it_is_released() -> None:
+    world = World()
+    task = world.asking("a")
+    await settle()
+    assert not task.done()
+    world.now = 3
+    world.runners[0].ready.set_result(None)
+    lease = await task
+    assert lease.waited == 3
+    [view] = world.scheduler.snapshot().loaded
+    assert (view.leases, view.expires_in) == (1, None)
+    lease.release()
+    lease.release()
+    [view] = world.scheduler.snapshot().loaded
+    assert (view.leases, view.expires_in) == (0, 300)
+
+
+async def test_one_failed_load_fails_all_who_waited_and_the_next_tries_again() -> None:
+    world = World()
+    tasks = [world.asking("a") for _ in range(3)]
+    await settle()
+    world.runners[0].ready.set_exception(LoadFailed("no memory"))
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, LoadFailed)
+    assert world.phases() == {}
+    (await world.loaded("a")).release()
+    assert len(world.runners) == 2
+
+
+async def test_a_queue_behind_a_failed_load_moves_on() -> None:
+    world = World()
+    first, second = world.asking("a"), world.asking("b")
+    await settle()
+    assert len(world.runners) == 1
+    world.runners[0].ready.set_exception(LoadFailed("no memory"))
+    await settle()
+    world.runners[1].ready.set_result(None)
+    (await second).release()
+    assert isinstance(first.exception(), LoadFailed)
+
+
+async def test_an_unforeseen_failure_of_a_load_is_a_load_failure_too() -> None:
+    world = World()
+    task = world.asking("a")
+    await settle()
+    world.runners[0].ready.set_exception(KeyError("bug"))
+    with pytest.raises(LoadFailed, match="see mgr's log"):
+        await task
+    assert world.phases() == {}
+
+
+async def test_a_cancelled_waiter_leaves_no_trace_and_its_load_is_aborted() -> None:
+    world = World()
+    task = world.asking("a")
+    await settle()
+    task.cancel()
+    await asyncio.wait({task})
+    await settle()
+    assert world.runners[0].aborted
+    assert world.scheduler.snapshot().loaded == ()
+    assert world.scheduler.snapshot().waiting == 0
+
+
+async def test_a_waiter_cancelled_in_the_moment_of_its_grant_gives_the_lease_back() -> None:
+    world = World()
+    task = world.asking("a")
+    await settle()
+    world.runners[0].ready.set_result(None)
+    while world.scheduler.snapshot().waiting:
+        await asyncio.sleep(0)
+    task.cancel()  # the grant is there, the task has not run yet
+    await asyncio.wait({task})
+    assert task.cancelled()
+    [view] = world.scheduler.snapshot().loaded
+    assert view.leases == 0
+
+
+async def test_a_load_cancelled_in_the_moment_it_is_ready_is_not_granted() -> None:
+    world = World()
+    task = world.asking("a")
+    await settle()
+    task.cancel()
+    world.runners[0].ready.set_result(None)
+    await asyncio.wait({task})
+    await settle()
+    assert world.phases() in ({}, {"a": Phase.READY})
+    lease = world.asking("a")
+    await settle()
+    if not world.runners[-1].ready.done():
+        world.runners[-1].ready.set_result(None)
+    (await lease).release()
+
+
+async def test_eviction_waits_for_the_stop_then_loads() -> None:
+    world = World()
+    (await world.loaded("a")).release()
+    other = world.asking("b")
+    await settle()
+    assert world.runners[0].stopped == ["its place is needed"]
+    world.runners[1].ready.set_result(None)
+    (await other).release()
+    assert world.phases() == {"b": Phase.READY}
+
+
+async def test_an_engine_that_dies_is_forgotten_and_old_leases_do_no_harm() -> None:
+    world = World()
+    lease = await world.loaded("a")
+    world.runners[0].on_exit(EngineFailed("signal 9"))
+    assert world.phases() == {}
+    again = await world.loaded("a")
+    lease.release()
+    [view] = world.scheduler.snapshot().loaded
+    assert view.leases == 1
+    again.release()
+
+
+async def test_the_keep_alive_of_a_request_holds_until_another_says_otherwise() -> None:
+    world = World()
+    (await world.loaded("a")).release()
+    (await world.ask("a", keep_alive=10)).release()
+    assert world.scheduler.snapshot().loaded[0].expires_in == 10
+    (await world.ask("a")).release()
+    assert world.scheduler.snapshot().loaded[0].expires_in == 10
+    (await world.ask("a", keep_alive=float("inf"))).release()
+    assert world.scheduler.snapshot().loaded[0].expires_in == float("inf")
+    (await world.ask("a", keep_alive=0)).release()
+    await settle()
+    assert world.phases() == {}
+
+
+async def test_unload_takes_an_idle_model_now_and_a_busy_one_when_it_is_done() -> None:
+    world = World()
+    lease = await world.loaded("a")
+    world.scheduler.unload("a")
+    await settle()
+    assert world.phases() == {"a": Phase.READY}
+    lease.release()
+    await settle()
+    assert world.phases() == {}
+    world.scheduler.unload("nobody")
+
+
+async def test_full_means_refused_at_once_and_a_free_place_is_found_again() -> None:
+    world = World(queue=1)
+    busy = await world.loaded("a")
+    waiting = world.asking("b")
+    await settle()
+    with pytest.raises(Busy, match="1 requests wait"):
+        await world.ask("c")
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    replacement = world.asking("c")
+    await settle()
+    assert not replacement.done()
+    busy.release()
+    await settle()
+    world.runners[-1].ready.set_result(None)
+    (await replacement).release()
+
+
+async def test_close_refuses_drains_and_stops() -> None:
+    world = World(loaded=2)
+    lease = await world.loaded("a")
+    loading = world.asking("b")
+    await settle()
+    closing = asyncio.create_task(world.scheduler.close(60))
+    await settle()
+    assert isinstance(loading.exception(), Busy)
+    with pytest.raises(Busy, match="shutting down"):
+        await world.ask("a")
+    assert world.runners[0].stopped == []
+    lease.release()
+    await closing
+    assert world.runners[0].stopped == ["mgr is shutting down"]
+    assert world.scheduler.snapshot().loaded == ()
+
+
+async def test_close_cuts_what_does_not_end_in_time() -> None:
+    world = World()
+    lease = await world.loaded("a")
+    await world.scheduler.close(0)
+    assert world.runners[0].stopped == ["mgr is shutting down"]
+    lease.release()
+
+
+async def test_a_bad_window_is_clamped_to_the_trained_one() -> None:
+    world = World()
+    (await world.loaded("a")).release()
+    assert world.runners[0].launch.window == 4096
+    task = world.asking("a", window=100_000)
+    await settle()
+    world.runners[1].ready.set_result(None)
+    (await task).release()
+    assert world.runners[1].launch.window == 8192
