@@ -30,6 +30,9 @@ from daemon.scheduler.scheduler import Scheduler
 from daemon.settings import Settings
 from daemon.store.models import Store
 
+# Every route that there is comes from one of these.
+ROUTERS = (status.router, models.router, inference.router)
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SUBMODULE_BUILD = Path(__file__).parents[1] / "native/llama.cpp/build/bin/llama-server"
 
@@ -80,7 +83,7 @@ def build(settings: Settings, search_path: str) -> Daemon:
             Puller(store, settings.hub_endpoint, settings.shortnames),
             identity(),
         )
-        app = Access(router(services), policy, error_reply)
+        app = application(services, policy)
         return Daemon(app, services, settings.drain_timeout, resources.pop_all())
 
 
@@ -135,13 +138,13 @@ def _read_keys(path: Path) -> tuple[bytes, ...]:
     raise Misconfigured(f"MGR_API_KEYS_FILE is {path}, which cannot be used: {reason}")
 
 
-def router(services: Services) -> FastAPI:
-    """Every route there is, without the gate."""
-    app = FastAPI(title="mgr", version=mgr_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
-    for routes in (status.router(services), models.router(services), inference.router(services)):
-        app.include_router(routes)
+def application(services: Services, policy: Policy) -> ASGIApp:
+    # No description of the API is made: it would know nothing of the bodies, which the dialects read.
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    for router in ROUTERS:
+        app.include_router(router(services))
     app.add_exception_handler(HTTPException, _refused)
-    return app
+    return Access(app, policy, error_reply)
 
 
 def error_reply(path: str, error: MgrError) -> Reply:
@@ -155,7 +158,8 @@ def error_reply(path: str, error: MgrError) -> Reply:
 
 async def _refused(request: Request, error: Exception) -> Response:
     """What the router itself refuses: no such path, or another method, with the header that tells the right ones."""
-    assert isinstance(error, HTTPException)
+    if not isinstance(error, HTTPException):
+        raise error
     if error.status_code == 404:
         reason: MgrError = NotFound("404 page not found")
     else:

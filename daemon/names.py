@@ -7,7 +7,7 @@ neither an empty part, nor `..`, nor a separator can occur in a path made of par
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from daemon.errors import InvalidRequest
@@ -42,7 +42,7 @@ class ModelName:
     tag: str = DEFAULT_TAG
     namespace: str = DEFAULT_NAMESPACE
     host: str = DEFAULT_HOST
-    explicit_tag: bool = True
+    explicit_tag: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         for pattern, part in (

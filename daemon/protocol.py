@@ -1,18 +1,19 @@
-"""uvicorn's protocol with two bounds that it lacks: on the size of a request's head, and on the time it may take.
+"""uvicorn's protocol with what it lacks: a bound on the size of a request's head, and on the time that it may take.
 
 Measured: a stranger's header of 200 MB was taken into memory, and half a head kept its connection for ever.
 """
 
 import asyncio
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 10.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Answers 400 and hangs up when a head is too large; hangs up when it does not come."""
+    """Answers 400 and hangs up when a head is too large, or asks for more than a path: the host in `GET http://host/x`
+    would go before the Host header (RFC 9112, 3.2.2). Hangs up when a head does not come."""
 
     _held = 0  # bytes that the parser got since it last gave something on: of a head, a trailer, a chunk's extension
     _deadline: asyncio.TimerHandle | None = None
@@ -37,8 +38,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MAX_HEAD_BYTES:
-            raise ValueError("the head is too large")  # the parser makes it a 400
+        if size > MAX_HEAD_BYTES or not self.url.startswith(b"/"):
+            raise ValueError("the head is too large, or has no path")  # the parser makes it a 400
         self._held = 0
         self._stop_waiting()
         super().on_headers_complete()
@@ -60,6 +61,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline.cancel()
 
     def _give_up(self) -> None:
-        # A pipelined request may come in pieces while the one before it is still answered.
-        if self.cycle is None or self.cycle.response_complete:
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn does not say that there may be none
+        if (
+            cycle is None or cycle.response_complete
+        ):  # or else the head is a pipelined one, and may take longer
             self.transport.close()

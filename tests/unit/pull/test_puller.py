@@ -70,7 +70,7 @@ async def test_a_file_becomes_a_model(pulls: Puller, store: Store, tmp_path: Pat
         PullProgress("copying file", None, size, size),
         PullProgress("verifying sha256 digest"),
         PullProgress("writing manifest"),
-        PullProgress("success"),
+        PullProgress("success", model="My-Model:latest"),
     ]
     model = store.resolve("my-model")
     assert str(model.name) == "My-Model:latest"

@@ -1,6 +1,7 @@
 """Arguments come from typed fields and the engine's own help; the environment from nothing."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,28 @@ def pairs(arguments: list[str]) -> dict[str, str]:
 
 
 def test_each_request_has_the_whole_window() -> None:
-    assert pairs(arguments(LAUNCH, SOCKET, NEEDED))["--ctx-size"] == "3072"
+    assert pairs(arguments(LAUNCH, SOCKET, NEEDED, cpu_only=False))["--ctx-size"] == "3072"
 
 
 def test_only_known_flags_are_passed_and_in_a_spelling_that_is_known() -> None:
-    given = arguments(LAUNCH, SOCKET, NEEDED | {"--no-webui", "-b"})
+    given = arguments(LAUNCH, SOCKET, NEEDED | {"--no-webui", "-b"}, cpu_only=False)
     assert "--no-webui" in given
     assert "--no-ui" not in given
     assert given[given.index("-b") + 1] == "512"
     assert not {"--metrics", "--alias", "--cache-ram"} & set(given)
 
 
+def test_a_batch_is_smaller_where_only_a_cpu_works_and_as_asked_where_it_is_asked() -> None:
+    known = NEEDED | {"--batch-size"}
+    sizes = [pairs(arguments(LAUNCH, SOCKET, known, cpu_only=cpu))["--batch-size"] for cpu in (True, False)]
+    assert sizes == ["256", "512"]
+    asked = replace(LAUNCH, batch=64)
+    assert pairs(arguments(asked, SOCKET, known, cpu_only=True))["--batch-size"] == "64"
+
+
 def test_an_engine_without_a_needed_flag_is_refused_for_good() -> None:
     with pytest.raises(LoadFailed, match="does not know --ctx-size") as caught:
-        arguments(LAUNCH, SOCKET, NEEDED - {"--ctx-size"})
+        arguments(LAUNCH, SOCKET, NEEDED - {"--ctx-size"}, cpu_only=False)
     assert caught.value.permanent
 
 
@@ -40,12 +49,12 @@ def test_load_time_options_become_flags() -> None:
         model=Path("/m"), alias="a", window=1, slots=1, gpu_layers=0, threads=2, main_gpu=1, mmap=False
     )
     known = NEEDED | {"--n-gpu-layers", "--threads", "--main-gpu", "--no-mmap"}
-    given = arguments(launch, SOCKET, known)
+    given = arguments(launch, SOCKET, known, cpu_only=False)
     assert pairs(given)["--n-gpu-layers"] == "0"
     assert pairs(given)["--threads"] == "2"
     assert pairs(given)["--main-gpu"] == "1"
     assert "--no-mmap" in given
-    newer = arguments(launch, SOCKET, known | {"--load-mode"})
+    newer = arguments(launch, SOCKET, known | {"--load-mode"}, cpu_only=False)
     assert pairs(newer)["--load-mode"] == "none"
 
 
