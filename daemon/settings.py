@@ -241,7 +241,7 @@ class Settings:
 
 def config_path(environ: Mapping[str, str]) -> Path:
     """The file of settings: MGR_CONFIG, else config.toml in the platform's configuration folder."""
-    named = environ.get("MGR_CONFIG")
+    named = environ.get("MGR_CONFIG", "")
     return Path(named).expanduser() if named else platformdirs.user_config_path("mgr") / "config.toml"
 
 
@@ -250,7 +250,7 @@ def load(environ: Mapping[str, str] | None = None, flags: Mapping[str, object] |
     environ = os.environ if environ is None else environ
     flags = flags or {}
     path = config_path(environ)
-    in_file = _read_file(path)
+    in_file = _read_file(path, must_exist=bool(environ.get("MGR_CONFIG")))
     values: dict[str, Any] = {}
     for item in fields(Settings):
         given = _find(item.name, item.metadata, environ, in_file, flags, path)
@@ -289,12 +289,12 @@ def _find(
     return None
 
 
-def _read_file(path: Path) -> Mapping[str, object]:
+def _read_file(path: Path, *, must_exist: bool) -> Mapping[str, object]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not must_exist:
+            return {}
         raise Misconfigured(f"the settings file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise Misconfigured(f"the settings file {path} is not UTF-8") from None

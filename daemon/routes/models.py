@@ -116,9 +116,15 @@ def _name(fields: Fields) -> str:
     return fields.string("model") or fields.required("name")
 
 
+_TELLS_ANOTHER_CALLER = ("origin", "forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
 def _is_local(request: Request) -> bool:
-    """Whether the caller is a program on this machine, which may name files of it; a web page is not."""
-    if "origin" in request.headers:
+    """Whether the caller is a program on this machine, which may name files of it.
+
+    A web page is not, and neither is whoever stands behind a proxy on this machine.
+    """
+    if any(name in request.headers for name in _TELLS_ANOTHER_CALLER):
         return False
     if request.client is None:
         return True

@@ -112,14 +112,18 @@ async def test_a_name_in_use_is_kept_unless_it_is_to_be_replaced(
     assert replaced[-1]["status"] == "success"
 
 
-async def test_files_of_the_server_are_not_for_web_pages(make_daemon: MakeDaemon, model_file: Path) -> None:
-    """Even a page that may call; and the sentence does not tell whether the file is there."""
+@pytest.mark.parametrize("header", ["Origin", "X-Forwarded-For", "Forwarded"])
+async def test_files_of_the_server_are_only_for_programs_on_it(
+    make_daemon: MakeDaemon, model_file: Path, header: str
+) -> None:
+    """Not for a page, even one that may call, nor for whoever is behind a proxy; and the sentence does not tell
+    whether the file is there."""
     daemon = make_daemon(ORIGINS="https://friend.example").start()
     told = set()
     async with daemon.client() as client:
         for path in (model_file, model_file.with_name("absent.gguf")):
             reply = await client.post(
-                "/api/pull", json={"model": path.as_uri()}, headers={"Origin": "https://friend.example"}
+                "/api/pull", json={"model": path.as_uri()}, headers={header: "https://friend.example"}
             )
             assert reply.status_code == 403
             told.add(reply.json()["error"])

@@ -12,11 +12,22 @@ from daemon.settings import Address, Settings, config_path, load
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    return tmp_path / "config.toml"
+    path = tmp_path / "config.toml"
+    path.touch()
+    return path
 
 
 def loaded(config: Path, **environ: str) -> Settings:
     return load({"MGR_CONFIG": str(config), **environ})
+
+
+def test_a_named_file_must_exist_and_the_platforms_own_need_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path)
+    assert load({}).max_queue == 512
+    with pytest.raises(Misconfigured, match=r"none\.toml cannot be read: No such file"):
+        load({"MGR_CONFIG": str(tmp_path / "none.toml")})
 
 
 def refusal(config: Path, **environ: str) -> str:

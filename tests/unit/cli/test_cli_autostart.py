@@ -29,9 +29,9 @@ def test_paths_in_settings_become_absolute(tmp_path: Path) -> None:
     assert environment["MGR_ENGINE"] == str(tmp_path / "llama-server")
 
 
-def test_other_settings_are_passed_on_as_they_are(tmp_path: Path) -> None:
+def test_other_settings_are_passed_on_as_they_are() -> None:
     environment = environment_of(
-        MGR_CONFIG=str(tmp_path / "none.toml"),
+        MGR_CONFIG=os.devnull,
         OLLAMA_HOST="localhost:1234",
         MGR_ENGINE="wheel",
         MGR_KEEP_ALIVE="1m",
@@ -43,7 +43,7 @@ def test_other_settings_are_passed_on_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_same_code_is_imported_from_another_directory(tmp_path: Path) -> None:
-    config = str(tmp_path / "none.toml")
+    config = os.devnull
     assert environment_of(MGR_CONFIG=config)["PYTHONPATH"] == CODE
     given = environment_of(MGR_CONFIG=config, PYTHONPATH=os.pathsep.join(["lib", CODE]))
     assert given["PYTHONPATH"] == os.pathsep.join([str(tmp_path / "lib"), CODE])
