@@ -1,5 +1,6 @@
 """Composes everything: the services from the settings, and the ASGI application from the services."""
 
+import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -54,12 +55,13 @@ class Daemon:
     resources: ExitStack
 
     async def close(self, *, drain: bool = True) -> None:
-        """Ends all work: pulls, then requests and engines. New requests are refused meanwhile.
+        """Ends all work: pulls, requests and engines. New requests for a model are refused from the start.
 
         A call that was cancelled can be made again; without `drain` it does not wait for answers that are running.
         """
-        await self.services.puller.close()
-        await self.services.scheduler.close(self.drain_timeout if drain else 0)
+        await asyncio.gather(
+            self.services.scheduler.close(self.drain_timeout if drain else 0), self.services.puller.close()
+        )
 
     def release(self) -> None:
         self.resources.close()
@@ -88,7 +90,7 @@ def build(settings: Settings, search_path: str) -> Daemon:
 
 
 def _scheduler(settings: Settings, run_directory: RunDirectory, search_path: str) -> Scheduler:
-    finder = EngineFinder(settings.engine, [_SUBMODULE_BUILD], search_path)
+    finder = EngineFinder(settings.engine, [_SUBMODULE_BUILD], search_path, run_directory.path)
 
     def make_runner(launch: Launch, on_exit: OnExit) -> Runner:
         return Runner(launch, finder, run_directory, settings.load_timeout, on_exit)
@@ -144,6 +146,7 @@ def application(services: Services, policy: Policy) -> ASGIApp:
     for router in ROUTERS:
         app.include_router(router(services))
     app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(ClientDisconnect, _left)
     return Access(app, policy, error_reply)
 
 
@@ -154,6 +157,11 @@ def error_reply(path: str, error: MgrError) -> Reply:
     if path.startswith("/v1/"):
         return openai.CHAT.error(error)
     return ollama.CHAT.error(error)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """A client that went away while it sent its request is no failure; nobody reads this."""
+    return Response(status_code=400)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

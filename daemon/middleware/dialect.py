@@ -22,7 +22,7 @@ from daemon.chat import (
     Sampling,
     TokenRequest,
 )
-from daemon.errors import Busy, InvalidRequest, Kind, MgrError, NotSupported
+from daemon.errors import Busy, InvalidRequest, Kind, LoadFailed, MgrError, NotSupported
 from daemon.framing import to_json
 
 STATUS: Mapping[Kind, int] = {
@@ -124,7 +124,7 @@ def retry_headers(error: MgrError) -> dict[str, str]:
     match error:
         case Busy():
             return {"Retry-After": str(error.retry_after)}
-        case NotSupported():
+        case NotSupported() | LoadFailed(permanent=True):
             return {"x-should-retry": "false"}
     return {}
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -49,6 +49,8 @@ def _answering(
     async def endpoint(request: Request) -> Response:
         try:
             return await work(services, request)
+        except ClientDisconnect:
+            raise
         except Exception as error:
             return to_response(dialect.error(known(error)))
 
@@ -126,10 +128,11 @@ def _is_local(request: Request) -> bool:
     """
     if any(name in request.headers for name in _TELLS_ANOTHER_CALLER):
         return False
-    if request.client is None:
-        return True
+    server, client = request.scope.get("server"), request.client
+    if server is not None and server[1] is None:
+        return True  # the Unix socket
     try:
-        return ip_address(request.client.host).is_loopback
+        return client is not None and ip_address(client.host).is_loopback
     except ValueError:
         return False
 

@@ -9,7 +9,6 @@ when sending fails.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -129,8 +128,7 @@ async def _kept_alive(body: Body, encoder: Encoder) -> AsyncIterator[None]:
         yield
     finally:
         beating.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await beating
+        await asyncio.gather(beating, return_exceptions=True)
 
 
 async def until_client_leaves(work: Callable[[], Coroutine[None, None, None]], receive: Receive) -> None:

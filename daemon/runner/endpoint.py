@@ -39,7 +39,7 @@ class RunDirectory:
         """
         directory = cls._temporary_one() if wanted is None else cls(wanted)
         try:
-            directory._check()
+            directory.check()
         except Misconfigured:
             directory.close()
             raise
@@ -54,7 +54,8 @@ class RunDirectory:
                 f"no temporary folder can be made for the run directory: {error.strerror}; set MGR_RUN_DIR"
             ) from None
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Makes the folder where it is not there (something may have cleaned it away). Raises Misconfigured."""
         longest = len(os.fsencode(self._socket("0" * 8)))
         if longest > MAX_SOCKET_PATH_BYTES:
             raise Misconfigured(

@@ -5,7 +5,7 @@ help lists are passed, in the first spelling it knows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from daemon.errors import LoadFailed
@@ -39,7 +39,7 @@ class Launch:
 class _Flag:
     """Spellings in the order of preference; each with its own values. `needed`: without it nothing works."""
 
-    spellings: Sequence[tuple[str, ...]] = field(default_factory=tuple)
+    spellings: Sequence[tuple[str, ...]]
     needed: bool = False
 
 

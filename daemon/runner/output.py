@@ -5,7 +5,7 @@ Matching text of another program is the weak spot of every supervisor, so all of
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_LINE_BYTES = 8 * 1024
@@ -13,6 +13,7 @@ KEPT_LINES = 400
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _PREFIX = re.compile(r"^[0-9.]+ [A-Z] ")
+_PATH = re.compile(r"(?<![\w.<])(?:unix://)?/[\w.+@%~-]+(?:/[\w.+@%~-]+)+")
 
 
 def printable(line: str) -> str:
@@ -21,10 +22,10 @@ def printable(line: str) -> str:
 
 
 class Tail:
-    """The last lines of an output of any length. Fed bytes as they come; holds at most KEPT_LINES lines."""
+    """The last `kept` lines of an output of any length. Fed bytes as they come."""
 
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+    def __init__(self, kept: int = KEPT_LINES) -> None:
+        self._lines: deque[str] = deque(maxlen=kept)
         self._partial = bytearray()
         self.total_bytes = 0
 
@@ -46,12 +47,12 @@ class Tail:
         self._lines.extend(done)
         return done
 
-    def lines(self, count: int = KEPT_LINES) -> list[str]:
-        """Up to `count` last lines, the unfinished one included."""
+    def lines(self) -> list[str]:
+        """All that is kept, the unfinished line included."""
         lines = [*self._lines]
         if self._partial:
             lines.append(printable(self._partial.decode("utf-8", "replace")))
-        return lines[-count:]
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,12 @@ def classify(lines: Sequence[str]) -> Cause | None:
     return None
 
 
-def quote(lines: Sequence[str], redactions: Mapping[str, str], count: int = 6) -> str:
-    """The last lines for a person who is not on this machine: no time stamps, and no paths of ours."""
-    quoted = []
-    for line in lines[-count:]:
-        text = _PREFIX.sub("", line).strip()
-        for secret, shown in redactions.items():
-            text = text.replace(secret, shown)
-        if text:
-            quoted.append(text[:300])
-    return "\n".join(quoted)
+def without_paths(text: str) -> str:
+    """The text for a person who is not on this machine: each absolute path is only `<path>`."""
+    return _PATH.sub("<path>", text)
+
+
+def quote(lines: Sequence[str], count: int = 6) -> str:
+    """The last lines for a person who is not on this machine: without time stamps and paths."""
+    quoted = [without_paths(_PREFIX.sub("", line).strip())[:300] for line in lines[-count:]]
+    return "\n".join(line for line in quoted if line)

@@ -9,16 +9,15 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from daemon.chat import Event, TokenRequest
-from daemon.errors import EngineFailed, LoadFailed, MgrError
+from daemon.errors import EngineFailed, LoadFailed, MgrError, Misconfigured
 from daemon.runner import health
 from daemon.runner.endpoint import Endpoint, RunDirectory
 from daemon.runner.engine import Engine, EngineFinder
 from daemon.runner.launch import Launch, arguments, environment
 from daemon.runner.output import classify, quote
-from daemon.runner.process import Child
+from daemon.runner.process import Child, uninterrupted
 from daemon.runner.state import Event as Transition
 from daemon.runner.state import State, after
 from daemon.runner.upstream import Upstream
@@ -28,17 +27,22 @@ log = logging.getLogger("mgr.runner")
 
 OnExit = Callable[[MgrError], None]
 
+# After the last signal: the output of what the child left behind may be waited for.
+_REAP_SECONDS = 4.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Running:
+    """`watcher` reaps the child and gives its exit status."""
+
     child: Child
     endpoint: Endpoint
     upstream: Upstream
-    watcher: "asyncio.Task[None]"
+    watcher: "asyncio.Task[int]"
 
 
 class Runner:
-    """Starts, watches, asks and stops one engine. `on_exit` is called once when a ready engine dies by itself."""
+    """Starts, watches, asks and stops one engine, once. `on_exit` is called when a ready engine dies by itself."""
 
     def __init__(
         self,
@@ -56,15 +60,9 @@ class Runner:
         self._on_exit = on_exit
         self._state = State.STOPPED
         self._running: _Running | None = None
-        self._failure: MgrError | None = None
 
     def __repr__(self) -> str:
         return f"<Runner {self.launch.alias} {self._state} pid={self.pid}>"
-
-    @property
-    def state(self) -> State:
-        """A snapshot for status pages and tests."""
-        return self._state
 
     @property
     def pid(self) -> int | None:
@@ -74,53 +72,46 @@ class Runner:
         before, self._state = self._state, after(self._state, event)
         log.info("%s: %s -> %s", self.launch.alias, before, self._state)
 
-    async def ensure_ready(self) -> None:
-        """Starts the engine and returns when it answers. Call once. Raises LoadFailed; nothing is left then.
+    # ---- start
 
-        A cancelled call leaves nothing either.
+    async def ensure_ready(self) -> None:
+        """Starts the engine and returns when it answers. Call once. Raises LoadFailed.
+
+        However it fails, and when it is cancelled, the process has been ended before it returns.
         """
         self._move(Transition.START)
         try:
             running = await self._spawn()
-        except BaseException:
-            self._move(Transition.EXITED)
-            raise
-        ready = asyncio.create_task(self._wait_until_healthy(running), name=f"health of {self.launch.alias}")
-        try:
-            await asyncio.wait({ready, running.watcher}, return_when=asyncio.FIRST_COMPLETED)
-            if ready.done() and not running.watcher.done():
-                ready.result()
-                self._move(Transition.HEALTHY)
-                return
-            raise self._failure or LoadFailed("the engine ended before it was ready")
-        except LoadFailed as error:
-            failure = self._explained(error, running.child)
-            await self._end(running)
+            await self._wait_until_healthy(running)
+            self._move(Transition.HEALTHY)
+        except BaseException as error:
+            failure = self._explained(error) if isinstance(error, LoadFailed) else error
+            await uninterrupted(self._end())
             raise failure from None
-        except asyncio.CancelledError:
-            await asyncio.shield(asyncio.create_task(self._end(running)))
-            raise
-        finally:
-            ready.cancel()
 
     async def _spawn(self) -> _Running:
-        self.engine = await asyncio.to_thread(self._finder.find)
-        endpoint = self._directory.endpoint()
-        known, cpu_only = self.engine.flags, self.engine.cpu_only
-        command = [
-            *self.engine.command,
-            *arguments(self.launch, endpoint.socket, known, cpu_only=cpu_only),
-        ]
-        folder = self._directory.path
         try:
+            self._directory.check()
+            endpoint = self._directory.endpoint()
+            self.engine = await self._finder.find()
+            known, cpu_only = self.engine.flags, self.engine.cpu_only
+            command = [
+                *self.engine.command,
+                *arguments(self.launch, endpoint.socket, known, cpu_only=cpu_only),
+            ]
+            upstream = Upstream(endpoint, self._unreachable)
+            folder = self._directory.path
             child = await Child.spawn(
                 command, environment(os.environ, endpoint.key, folder), folder, self.launch.alias
             )
+        except Misconfigured as error:
+            log.error("%s", error)
+            raise LoadFailed("the daemon's run directory cannot be used; see mgr's log") from None
         except OSError as error:
             raise LoadFailed(f"the engine could not be started: {error.strerror}") from None
         log.info("%s: engine %s has pid %d", self.launch.alias, self.engine, child.pid)
         watcher = asyncio.create_task(self._watch(child), name=f"exit of {self.launch.alias}")
-        self._running = _Running(child, endpoint, Upstream(endpoint), watcher)
+        self._running = _Running(child, endpoint, upstream, watcher)
         return self._running
 
     async def _wait_until_healthy(self, running: _Running) -> None:
@@ -129,36 +120,43 @@ class Runner:
         def sample(status: int | None) -> health.Sample:
             return health.measure(child.pid, child.tail.total_bytes, status)
 
-        await health.wait_until_ready(running.upstream.health, sample, self._stall_limit)
+        ready = asyncio.create_task(
+            health.wait_until_ready(running.upstream.health, sample, self._stall_limit),
+            name=f"health of {self.launch.alias}",
+        )
+        try:
+            await asyncio.wait({ready, running.watcher}, return_when=asyncio.FIRST_COMPLETED)
+            if running.watcher.done():
+                status = running.watcher.result()
+                raise LoadFailed(f"the engine ended with {_described(status)} while it loaded")
+            ready.result()
+        finally:
+            ready.cancel()
 
-    async def _watch(self, child: Child) -> None:
-        """Reaps the child, whenever and however it ends."""
-        status = await child.wait()
-        before = self._state
-        self._move(Transition.EXITED)
-        if before is State.STARTING:
-            self._failure = LoadFailed(f"the engine ended with {_described(status)} while it loaded")
-        elif before is State.READY:
-            log.error("%s: the engine ended with %s", self.launch.alias, _described(status))
-            self._on_exit(EngineFailed(f"the engine ended with {_described(status)}"))
-            await self._release()
-
-    def _explained(self, error: LoadFailed, child: Child) -> LoadFailed:
+    def _explained(self, error: LoadFailed) -> LoadFailed:
         """The error with its cause, if the output tells one, and the engine's last lines."""
-        lines = child.tail.lines()
+        lines = self._running.child.tail.lines() if self._running else []
         cause = classify(lines)
         reason = f"{cause.sentence}; {error.message}" if cause else error.message
-        redactions = {
-            str(self.launch.model): "<model>",
-            str(self._directory.path): "<run>",
-            str(Path(__file__).parent): "<engine>",
-        }
-        said = quote(lines, redactions)
+        said = quote(lines)
         return LoadFailed(
             f"model '{self.launch.alias}' could not be loaded: {reason}"
             + (f". The engine's last lines:\n{said}" if said else ""),
-            permanent=bool(cause and cause.permanent),
+            permanent=cause.permanent if cause else error.permanent,
         )
+
+    # ---- run
+
+    async def _watch(self, child: Child) -> int:
+        """Reaps the child, whenever and however it ends."""
+        status = await child.wait()
+        was_ready = self._state is State.READY
+        self._move(Transition.EXITED)
+        if was_ready:
+            log.error("%s: the engine ended with %s", self.launch.alias, _described(status))
+            self._on_exit(EngineFailed(f"the engine ended with {_described(status)}"))
+            await self._release()
+        return status
 
     def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
         """The events of one answer. Raises EngineFailed, InvalidRequest or PromptTooLong when iterated."""
@@ -166,18 +164,37 @@ class Runner:
             raise EngineFailed(f"model '{self.launch.alias}' has just been unloaded; ask again")
         return self._running.upstream.answer(request)
 
-    async def stop(self, reason: str) -> None:
-        """Ends the engine: cuts its streams, then TERM, TERM, KILL, each with a bound. Does nothing if it is gone."""
-        if self._state is State.READY and self._running is not None:
-            log.info("%s: stopping, %s", self.launch.alias, reason)
-            await self._end(self._running)
+    def _unreachable(self) -> None:
+        """A ready engine whose socket is gone is of no use; its exit starts what has to follow."""
+        if self._running is not None:
+            self._running.child.kill()
 
-    async def _end(self, running: _Running) -> None:
+    # ---- stop
+
+    async def stop(self, reason: str) -> None:
+        """Ends the engine: cuts its streams, then TERM, TERM, KILL, each with a bound. Does nothing if it is gone.
+
+        Raises EngineFailed when the process does not go, not even by SIGKILL.
+        """
+        if self._running is not None:
+            log.info("%s: stopping, %s", self.launch.alias, reason)
+            await self._end()
+
+    async def _end(self) -> None:
+        """Leaves nothing, from any state."""
+        running = self._running
+        if running is None:
+            if self._state is State.STARTING:
+                self._move(Transition.EXITED)
+            return
         if not running.watcher.done():
-            self._move(Transition.STOP)
+            if self._state is not State.STOPPING:
+                self._move(Transition.STOP)
             await running.upstream.aclose()
             await running.child.stop()
-            await running.watcher
+            await asyncio.wait({running.watcher}, timeout=_REAP_SECONDS)
+            if not running.watcher.done():
+                raise EngineFailed(f"process {running.child.pid} of {self.launch.alias} does not end")
         await self._release()
 
     async def _release(self) -> None:

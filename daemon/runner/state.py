@@ -13,7 +13,6 @@ class State(StrEnum):
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
-    CLOSED = "closed"
 
 
 class Event(StrEnum):
@@ -21,11 +20,10 @@ class Event(StrEnum):
     HEALTHY = "healthy"
     EXITED = "exited"
     STOP = "stop"
-    CLOSE = "close"
 
 
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
-    State.STOPPED: {Event.START: State.STARTING, Event.CLOSE: State.CLOSED},
+    State.STOPPED: {Event.START: State.STARTING},
     State.STARTING: {
         Event.HEALTHY: State.READY,
         Event.EXITED: State.STOPPED,
@@ -33,7 +31,6 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
     },
     State.READY: {Event.EXITED: State.STOPPED, Event.STOP: State.STOPPING},
     State.STOPPING: {Event.EXITED: State.STOPPED},
-    State.CLOSED: {},
 }
 
 

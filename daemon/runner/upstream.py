@@ -1,6 +1,6 @@
 """HTTP to one engine over its Unix socket. The only place that knows httpx on this side."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import httpx
@@ -16,12 +16,22 @@ _PROBE_SECONDS = 2.0
 
 
 class Upstream:
-    """A client of the engine at `endpoint`. No proxy variable of the environment is looked at."""
+    """A client of the engine at `endpoint`. Nothing in the environment (proxies, certificates) is looked at.
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    `on_unreachable` is called when nobody listens there any more although the engine was ready.
+    """
+
+    def __init__(self, endpoint: Endpoint, on_unreachable: Callable[[], None]) -> None:
+        self._on_unreachable = on_unreachable
         unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=8)
         self._client = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=str(endpoint.socket), limits=unlimited),
+            # No TLS is spoken on the socket; a context for it would cost 30 ms, and read files.
+            transport=httpx.AsyncHTTPTransport(
+                uds=str(endpoint.socket),
+                limits=unlimited,
+                verify=False,
+                trust_env=False,
+            ),
             base_url="http://engine",
             headers={"Authorization": f"Bearer {endpoint.key}", "Accept-Encoding": "identity"},
             timeout=None,  # noqa: S113 - an answer may take any time; whoever waits has the deadline
@@ -32,7 +42,7 @@ class Upstream:
         """The status of the engine's health route: 503 while it loads, 200 when ready, None when nobody answers."""
         try:
             return (await self._client.get("/health", timeout=_PROBE_SECONDS)).status_code
-        except httpx.TransportError:
+        except httpx.RequestError:
             return None
 
     async def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
@@ -46,8 +56,6 @@ class Upstream:
                 for received in _decoded(decoder, chunk):
                     for event in reader.read(received):
                         yield event
-                if reader.done:
-                    return
         for event in reader.end():
             yield event
 
@@ -59,7 +67,10 @@ class Upstream:
                     raise error_from(error.get("error"), response.status_code)
                 async for chunk in response.aiter_raw():
                     yield chunk
-        except httpx.TransportError:
+        except httpx.ConnectError:
+            self._on_unreachable()
+            raise EngineFailed("the engine cannot be reached any more; ask again") from None
+        except httpx.RequestError:
             raise EngineFailed("the engine stopped while it worked on the answer") from None
 
     async def aclose(self) -> None:

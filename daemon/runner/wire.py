@@ -5,6 +5,7 @@ canonical events. Source: llama.cpp's tools/server/README.md, and what its build
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from daemon.chat import (
     Usage,
 )
 from daemon.errors import EngineFailed, InvalidRequest, MgrError, NotSupported, PromptTooLong
+from daemon.runner.output import without_paths
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/completion"
@@ -121,11 +123,11 @@ class AnswerReader:
         if isinstance(progress := chunk.get("prompt_progress"), dict):
             events.append(_progress(progress))
         for choice in _objects(chunk.get("choices")):
-            delta = choice.get("delta") or {}
-            if text := delta.get("reasoning_content"):
-                events.append(ThinkingDelta(str(text)))
-            if text := delta.get("content"):
-                events.append(TextDelta(str(text)))
+            delta = _object(choice.get("delta"))
+            if text := _text(delta, "reasoning_content"):
+                events.append(ThinkingDelta(text))
+            if text := _text(delta, "content"):
+                events.append(TextDelta(text))
             events.extend(_tool_call(call) for call in _objects(delta.get("tool_calls")))
             if reason := choice.get("finish_reason"):
                 self._reason = _finish_reason(str(reason))
@@ -135,18 +137,18 @@ class AnswerReader:
         events: list[Event] = []
         if isinstance(progress := chunk.get("prompt_progress"), dict):
             events.append(_progress(progress))
-        if text := chunk.get("content"):
-            events.append(TextDelta(str(text)))
+        if text := _text(chunk, "content"):
+            events.append(TextDelta(text))
         if chunk.get("stop") is True:
             limit = chunk.get("stop_type") == "limit"
             self._reason = FinishReason.LENGTH if limit else FinishReason.STOP
-            self._stop_sequence = chunk.get("stopping_word") or None
+            self._stop_sequence = _text(chunk, "stopping_word") or None
             return [*events, *self.end()]
         return events
 
     def _counts(self, chunk: Mapping[str, Any]) -> None:
         if isinstance(verbose := chunk.get("__verbose"), dict):
-            self._stop_sequence = verbose.get("stopping_word") or None
+            self._stop_sequence = _text(verbose, "stopping_word") or None
         if isinstance(timings := chunk.get("timings"), dict):
             cached, prompt = _count(timings, "cache_n"), _count(timings, "prompt_n")
             self._usage = Usage(cached + prompt, cached, _count(timings, "predicted_n"))
@@ -154,7 +156,7 @@ class AnswerReader:
                 prompt=_milliseconds(timings, "prompt_ms"), generation=_milliseconds(timings, "predicted_ms")
             )
         elif isinstance(usage := chunk.get("usage"), dict):
-            details = usage.get("prompt_tokens_details") or {}
+            details = _object(usage.get("prompt_tokens_details"))
             self._usage = Usage(
                 _count(usage, "prompt_tokens"),
                 _count(details, "cached_tokens"),
@@ -175,8 +177,8 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 def error_from(error: object, status: int) -> MgrError:
     """The error that the engine's error object means. `status` is the HTTP status it came with."""
-    fields: Mapping[str, Any] = error if isinstance(error, dict) else {}
-    message = str(fields.get("message", "no reason given"))
+    fields = _object(error)
+    message = without_paths(_text(fields, "message") or "no reason given")
     if fields.get("type") == "exceed_context_size_error":
         return PromptTooLong(_count(fields, "n_prompt_tokens"), _count(fields, "n_ctx"))
     code = fields.get("code", status)
@@ -190,9 +192,12 @@ def _progress(progress: Mapping[str, Any]) -> Progress:
 
 
 def _tool_call(call: Mapping[str, Any]) -> ToolCallDelta:
-    function = call.get("function") or {}
+    function = _object(call.get("function"))
     return ToolCallDelta(
-        _count(call, "index"), str(function.get("arguments") or ""), call.get("id"), function.get("name")
+        _count(call, "index"),
+        _text(function, "arguments"),
+        _text(call, "id") or None,
+        _text(function, "name") or None,
     )
 
 
@@ -204,6 +209,18 @@ def _objects(value: object) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    """A text that can be encoded: a lone surrogate, which JSON can write, becomes a question mark."""
+    value = values.get(name)
+    if not isinstance(value, str):
+        return ""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
 def _count(values: Mapping[str, Any], name: str) -> int:
     value = values.get(name)
     return value if isinstance(value, int) and value > 0 else 0
@@ -211,4 +228,4 @@ def _count(values: Mapping[str, Any], name: str) -> int:
 
 def _milliseconds(values: Mapping[str, Any], name: str) -> float:
     value = values.get(name)
-    return value / 1000 if isinstance(value, int | float) and value > 0 else 0.0
+    return value / 1000 if isinstance(value, int | float) and 0 < value < math.inf else 0.0

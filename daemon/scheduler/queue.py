@@ -49,6 +49,9 @@ class Demand:
         return self.weights.key
 
 
+_OPTIONS = tuple(option.name for option in fields(LoadOptions))
+
+
 class Phase(StrEnum):
     LOADING = "loading"
     READY = "ready"
@@ -75,21 +78,22 @@ class Loaded:
         """A smaller window is served by a larger one; of the load-time options only those given must agree."""
         if demand.window is not None and demand.window > self.window:
             return False
-        return all(
-            getattr(demand.options, f.name) in (None, getattr(self.options, f.name))
-            for f in fields(LoadOptions)
+        return demand.options == self.options or all(
+            getattr(demand.options, name) in (None, getattr(self.options, name)) for name in _OPTIONS
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A request without an engine yet. `admitted`: it was accepted, so a full queue no longer concerns it."""
+    """A request without an engine yet. `admitted`: it was accepted, so a full queue no longer concerns it;
+    `keep_alive` in seconds, None without a wish."""
 
     ticket: int
     demand: Demand
     since: float
     deadline: float
     admitted: bool = False
+    keep_alive: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +153,19 @@ Action: TypeAlias = Start | Stop | Forget | Grant | Reject
 def decide(state: State, now: float) -> list[Action]:
     """All that is to be done now. For each waiter, in the order of arrival, the first rule that fits:
 
-    1. its load failed, mgr is closing, or its time is up: Reject
-    2. its model runs, is compatible and has a free slot: Grant; without a free slot it waits for one
-    3. a compatible load of its model runs: it waits with the others
+    1. its load failed, or mgr is closing: Reject
+    2. its model runs, is compatible and has a free slot: Grant
+    3. a compatible load of its model runs: it waits with the others, however long that takes
+       (from here on a waiter whose time is up gets Reject; one whose model runs waits for a slot)
     4. its model runs or loads with other options: Stop it once it is idle, and wait
     5. there is room: Start
     6. an engine is stopping: its room is this waiter's; or an idle model can go: Stop it, the place is kept
     7. only a busy model could go: wait; after `patience` that model takes no newcomers
-    8. the queue is full: Reject
+    8. the line it would have to wait in is full: Reject
 
     Then, for each model: a failed one is forgotten, a load that nobody wants is stopped, and so is an idle model
-    whose keep-alive ran out. Only idle models are stopped, never one that has a waiter of its own.
+    whose keep-alive ran out. Only idle models are stopped. One that has a waiter of its own is stopped only for
+    an older waiter that has been patient.
     """
     return list(_Decision(state, now).actions())
 
@@ -173,9 +179,10 @@ class _Decision:
         self._room = state.limits.loaded - len(state.loaded)
         self._leases = {key: entry.leases for key, entry in state.loaded.items()}
         self._starting: dict[str, Demand] = {}
+        # Engines that are stopping and whose room is not yet promised to a waiter; all that stop or will.
         self._leaving = [key for key, entry in state.loaded.items() if entry.phase is Phase.STOPPING]
         self._stopped = set(self._leaving)
-        self._closed: set[str] = set()
+        self._closed: set[str] = set()  # busy ones that take no newcomers
         # Models that somebody waits for and that can serve them: never victims.
         self._wanted = {
             waiter.demand.key
@@ -194,13 +201,22 @@ class _Decision:
 
     def _serve(self, waiter: Waiter) -> Iterator[Action]:
         entry = self._state.loaded.get(waiter.demand.key)
+        runs = entry is not None and entry.phase is Phase.READY and entry.serves(waiter.demand)
         error = self._refusal(waiter, entry)
         if error is not None:
             yield Reject(waiter.ticket, error)
-        elif entry is not None and entry.phase is Phase.READY and entry.serves(waiter.demand):
-            yield from self._grant(waiter, entry)
+        elif entry is not None and runs and self._has_slot(entry):
+            self._leases[entry.key] += 1
+            yield Grant(waiter.ticket, entry.key)
         elif self._load_serves(waiter.demand, entry):
-            yield from self._wait_for_load(waiter)
+            yield from self._share_load(waiter)
+        elif self._now >= waiter.deadline:
+            waited = round(self._now - waiter.since)
+            yield Reject(
+                waiter.ticket, Busy(f"the server is busy: the request waited {waited} s for its model")
+            )
+        elif entry is not None and runs:
+            yield from self._wait_for_slot(waiter, entry.key)
         elif entry is not None:
             yield from self._replace(waiter, entry)
         else:
@@ -212,19 +228,13 @@ class _Decision:
             return Busy("mgr is shutting down", retry_after=5)
         if entry is not None and entry.phase is Phase.FAILED and entry.serves(waiter.demand):
             return entry.error
-        loads = entry is not None and entry.phase is Phase.LOADING and entry.serves(waiter.demand)
-        if self._now >= waiter.deadline and not loads:
-            waited = round(self._now - waiter.since)
-            return Busy(f"the server is busy: the model could not be given to this request in {waited} s")
         return None
 
-    def _grant(self, waiter: Waiter, entry: Loaded) -> Iterator[Action]:
+    def _has_slot(self, entry: Loaded) -> bool:
         """Rule 2."""
-        key = entry.key
-        if key not in self._closed | self._stopped and self._leases[key] < entry.slots:
-            self._leases[key] += 1
-            yield Grant(waiter.ticket, key)
-            return
+        return entry.key not in self._closed | self._stopped and self._leases[entry.key] < entry.slots
+
+    def _wait_for_slot(self, waiter: Waiter, key: str) -> Iterator[Action]:
         waiting = self._slot_waiters.get(key, 0)
         if not waiter.admitted and waiting >= self._state.limits.waiting:
             yield Reject(waiter.ticket, Busy(f"the model is busy and {waiting} requests wait for it already"))
@@ -236,7 +246,7 @@ class _Decision:
             return self._starting[demand.key] == demand
         return entry is not None and entry.phase is Phase.LOADING and entry.serves(demand)
 
-    def _wait_for_load(self, waiter: Waiter) -> Iterator[Action]:
+    def _share_load(self, waiter: Waiter) -> Iterator[Action]:
         """Rule 3. The request whose load runs is not in the queue; those that share the load are."""
         key = waiter.demand.key
         if key in self._load_has_first:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daemon.chat import LoadOptions
-from daemon.errors import LoadFailed, MgrError
+from daemon.errors import EngineFailed, LoadFailed, MgrError
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
@@ -183,10 +183,12 @@ class Scheduler:
         demand = Demand(weights, window, replace(options, window=None))
         grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._grants[ticket] = grant
-        self._state.waiting[ticket] = Waiter(ticket, demand, now, now + self._wait_timeout)
+        self._state.waiting[ticket] = Waiter(
+            ticket, demand, now, now + self._wait_timeout, keep_alive=keep_alive
+        )
         try:
             self._decide()
-            lease = await grant
+            return await grant
         except asyncio.CancelledError:
             if grant.done() and not grant.cancelled() and grant.exception() is None:
                 grant.result().release()
@@ -195,10 +197,6 @@ class Scheduler:
             del self._grants[ticket]
             if self._state.waiting.pop(ticket, None) is not None:
                 self._decide()
-        entry = self._state.loaded.get(weights.key)
-        if entry is not None:
-            entry.keep_alive = keepalive.after_use(entry.keep_alive, keep_alive)
-        return lease
 
     def _give_back(self, entry: Loaded) -> None:
         now = self._clock()
@@ -251,15 +249,15 @@ class Scheduler:
 
     def _grant(self, ticket: int, entry: Loaded, now: float) -> None:
         waiter = self._state.waiting.pop(ticket)
+        if self._grants[ticket].done():  # it left a moment ago; the next pass gives its place to another
+            return
         entry.leases += 1
         entry.last_used = now
         entry.expires_at = None
+        entry.keep_alive = keepalive.after_use(entry.keep_alive, waiter.keep_alive)
         runner = self._handles[entry.key].runner
         lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry))
-        if self._grants[ticket].done():  # cancelled a moment ago
-            lease.release()
-        else:
-            self._grants[ticket].set_result(lease)
+        self._grants[ticket].set_result(lease)
 
     def _start(self, demand: Demand, now: float) -> None:
         key = demand.key
@@ -296,13 +294,15 @@ class Scheduler:
         await asyncio.wait({handle.load})
         try:
             await handle.runner.stop(reason)
+        except EngineFailed as error:
+            log.error("%s; its place stays taken", error)
+            return
         except Exception:
             log.exception("%s: the stop failed in an unforeseen way", handle.weights.name)
         del self._state.loaded[key], self._handles[key]
         self._decide()
 
     def _exited(self, entry: Loaded, error: MgrError) -> None:
-        log.error("%s: %s", self._handles[entry.key].weights.name, error)
         if entry.phase is Phase.READY:
             del self._state.loaded[entry.key], self._handles[entry.key]
             self._decide()

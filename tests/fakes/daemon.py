@@ -22,7 +22,7 @@ from tests.fakes.gguf_files import gguf
 # A guard against a hang, nothing is measured with it.
 GUARD_SECONDS = 60.0
 
-_ENGINE = Path(__file__).with_name("llama_server.py")
+ENGINE = Path(__file__).with_name("llama_server.py")
 _LISTENS = re.compile(r"listens on 127\.0\.0\.1:(\d+)")
 
 
@@ -115,7 +115,7 @@ class ScriptedDaemon(DaemonProcess):
         self._script = folder / "script.json"
         self._events = folder / "events.jsonl"
         self._events.touch()
-        engine.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{_ENGINE}" --script "{self._script}" "$@"\n')
+        engine.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ENGINE}" --script "{self._script}" "$@"\n')
         engine.chmod(0o755)
         self.script()
 

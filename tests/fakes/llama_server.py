@@ -33,6 +33,7 @@ class Behaviour:
     hold_after: int = 1  # ... after so many tokens
     say: list[str] = field(default_factory=list)  # lines to print at the start
     exit_code: int | None = None  # ends right after them
+    nonsense_health: bool = False  # answers its health route with a broken body
     spam_bytes: int = 0  # prints so much without a line end before it is ready
     chatty_load: bool = False  # prints a line every now and then while it loads
     ignore_term: bool = False
@@ -109,7 +110,9 @@ class Engine:
             await respond(writer, 404, {"error": {"code": 404, "message": "File Not Found"}})
 
     async def _health(self, writer: asyncio.StreamWriter) -> None:
-        if self._ready:
+        if self._behaviour.nonsense_health:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+        elif self._ready:
             await respond(writer, 200, {"status": "ok"})
         else:
             await respond(writer, 503, {"error": {"code": 503, "message": "Loading model"}})

@@ -1,13 +1,23 @@
 """Fixtures of the tests that drive a daemon with the scripted engine."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.fakes.daemon import ScriptedDaemon
 
 MakeDaemon = Callable[..., ScriptedDaemon]
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, LoopFactory]:
+    """What deals with processes itself is tested on both loops that the daemon may run on."""
+    if item.path.name == "test_runner.py":
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture

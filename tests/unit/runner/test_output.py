@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.runner.output import KEPT_LINES, MAX_LINE_BYTES, Tail, classify, printable, quote
+from daemon.runner.output import KEPT_LINES, MAX_LINE_BYTES, Tail, classify, printable, quote, without_paths
 
 
 def test_lines_are_completed_over_chunks() -> None:
@@ -58,5 +58,18 @@ def test_no_cause_is_made_up() -> None:
 
 
 def test_a_quotation_has_no_paths_and_no_time_stamps() -> None:
-    lines = ["old"] * 10 + ["0.00.006.683 E gguf: failed to read /data/blobs/sha256-1", "  ", "end"]
-    assert quote(lines, {"/data/blobs/sha256-1": "<model>"}, 3) == "gguf: failed to read <model>\nend"
+    lines = ["old"] * 10 + ["0.00.006.683 E gguf: failed to read '/data/blobs/sha256-1'", "  ", "end"]
+    assert quote(lines, 3) == "gguf: failed to read '<path>'\nend"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot open /srv/models/x.gguf: no", "cannot open <path>: no"),
+        ("on unix:///tmp/mgr-1/a.sock", "on <path>"),
+        ("12 tokens/s, and/or 1/2", "12 tokens/s, and/or 1/2"),
+        ("(/opt/lib/ld-linux.so)", "(<path>)"),
+    ],
+)
+def test_only_paths_are_taken_out(text: str, shown: str) -> None:
+    assert without_paths(text) == shown

@@ -8,7 +8,6 @@ from daemon.runner.state import Event, IllegalTransition, State, after
 
 LEGAL = {
     (State.STOPPED, Event.START): State.STARTING,
-    (State.STOPPED, Event.CLOSE): State.CLOSED,
     (State.STARTING, Event.HEALTHY): State.READY,
     (State.STARTING, Event.EXITED): State.STOPPED,
     (State.STARTING, Event.STOP): State.STOPPING,

@@ -143,6 +143,17 @@ def test_an_error_inside_the_stream() -> None:
         read(json.dumps({"error": {"code": 500, "message": "slot broke"}}).encode())
 
 
+def test_parts_of_a_wrong_type_are_left_out_and_text_can_always_be_encoded() -> None:
+    events = read(
+        b'{"choices":[{"delta":"x"},{"delta":{"content":5}},{"delta":{"content":"a\\ud800b"}},7]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"id":3,"function":"f"}]},"finish_reason":"what"}]}',
+        b'{"choices":[],"usage":{"prompt_tokens":1e999,"completion_tokens":-1,"prompt_tokens_details":[1]}}',
+        b'{"choices":[],"timings":{"prompt_n":2,"prompt_ms":1e999,"predicted_ms":"x"}}',
+        b"[DONE]",
+    )
+    assert events == [TextDelta("a?b"), ToolCallDelta(0), Done(FinishReason.STOP, Usage(2, 0, 0))]
+
+
 @pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"nope", b"[" * 100_000])
 def test_what_is_no_json_object_is_a_failure_of_the_engine(data: bytes) -> None:
     with pytest.raises(EngineFailed):
@@ -155,6 +166,11 @@ def test_a_prompt_beyond_the_window_carries_both_counts() -> None:
     )
     assert isinstance(error, PromptTooLong)
     assert (error.needed, error.available) == (9000, 4096)
+
+
+def test_an_error_tells_no_path_of_the_engines_machine() -> None:
+    error = error_from({"code": 500, "message": "cannot open /srv/models/x.gguf"}, 500)
+    assert error.message == "the engine failed: cannot open <path>"
 
 
 def test_other_refusals_are_the_clients_fault_and_failures_are_not() -> None:

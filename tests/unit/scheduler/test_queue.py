@@ -110,6 +110,20 @@ def test_a_deadline_does_not_end_a_load_that_runs() -> None:
     assert world.decide() == []
 
 
+def test_a_load_that_took_longer_than_the_deadline_still_serves_its_waiters() -> None:
+    world = World()
+    world.model("a", slots=2)
+    late = world.waiter(demand("a"), since=NOW - 700, deadline=NOW - 100, admitted=True)
+    assert world.decide() == [Grant(late, "a")]
+
+
+def test_a_waiter_whose_time_is_up_evicts_nobody() -> None:
+    world = World()
+    world.model("a")
+    world.waiter(demand("b"), since=NOW - 700, deadline=NOW - 100, admitted=True)
+    assert [type(action) for action in world.decide()] == [Reject]
+
+
 def test_closing_refuses_everyone() -> None:
     world = World()
     world.model("a")

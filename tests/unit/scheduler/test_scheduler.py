@@ -25,6 +25,7 @@ class FakeRunner:
         self.engine = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.aborted = False
+        self.stuck = False
         self.stopped: list[str] = []
 
     async def ensure_ready(self) -> None:
@@ -36,6 +37,8 @@ class FakeRunner:
 
     async def stop(self, reason: str) -> None:
         self.stopped.append(reason)
+        if self.stuck:
+            raise EngineFailed("process 1 does not end")
 
 
 class World:
@@ -171,6 +174,47 @@ async def test_a_load_cancelled_in_the_moment_it_is_ready_is_not_granted() -> No
     if not world.runners[-1].ready.done():
         world.runners[-1].ready.set_result(None)
     (await lease).release()
+
+
+async def test_many_waiters_that_leave_in_the_turn_of_a_release_disturb_nobody() -> None:
+    world = World(waiting=1000)
+    leases = [await world.loaded("a"), await world.ask("a")]
+    leaving = [world.asking("a") for _ in range(500)]
+    await settle()
+    staying = world.asking("a")
+    await settle()
+    for task in leaving:
+        task.cancel()
+    leases[0].release()
+    (await staying).release()
+    leases[1].release()
+    assert all(task.cancelled() for task in leaving)
+    [view] = world.scheduler.snapshot().loaded
+    assert (view.leases, world.scheduler.snapshot().waiting) == (0, 0)
+
+
+async def test_one_of_three_leaves_as_their_load_becomes_ready() -> None:
+    world = World()
+    tasks = [world.asking("a") for _ in range(3)]
+    await settle()
+    tasks[0].cancel()
+    world.runners[0].ready.set_result(None)
+    leases = await asyncio.gather(*tasks[1:])
+    assert world.scheduler.snapshot().loaded[0].leases == 2
+    for lease in leases:
+        lease.release()
+    assert world.scheduler.snapshot().loaded[0].leases == 0
+
+
+async def test_a_process_that_does_not_go_keeps_its_place() -> None:
+    world = World()
+    (await world.loaded("a")).release()
+    world.runners[0].stuck = True
+    world.scheduler.unload("a")
+    await settle()
+    assert world.phases() == {"a": Phase.STOPPING}
+    await world.scheduler.close(0)
+    assert world.phases() == {"a": Phase.STOPPING}
 
 
 async def test_eviction_waits_for_the_stop_then_loads() -> None:
