@@ -242,8 +242,9 @@ async def test_a_program_sees_no_cors_header(daemon: ScriptedDaemon) -> None:
             assert [name for name in response.headers if name.startswith("access-control")] == []
 
 
-def test_a_stranger_writes_no_line_of_the_log(daemon: ScriptedDaemon) -> None:
+async def test_a_stranger_writes_no_line_of_the_log(daemon: ScriptedDaemon) -> None:
     assert send(daemon, request("GET", "/%1b[31m%0aFAKE%e2%80%ae", [HOST])).status == 404
+    await eventually(lambda: "FAKE" in daemon.log_text(), "the request is logged")
     log = daemon.log_text()
     [line] = [line for line in log.splitlines() if "FAKE" in line]
     assert re.match(

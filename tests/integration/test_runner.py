@@ -85,7 +85,7 @@ async def test_from_start_to_stop(rig: Rig) -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 40])
 async def test_a_start_cancelled_at_any_moment_leaves_nothing(rig: Rig, turns: int) -> None:
-    rig.script(hold_load=str(rig.folder), ignore_term=True)
+    rig.script(hold_load=str(rig.folder))
     for _ in range(6):
         starting = asyncio.create_task(rig.runner().ensure_ready())
         for _ in range(turns):
@@ -107,7 +107,7 @@ async def test_a_cancel_while_a_failed_start_is_cleaned_up_leaves_nothing(rig: R
         await asyncio.sleep(0.01)
     await asyncio.wait({starting})
     assert starting.cancelled()
-    assert rig.children() == []
+    await eventually(lambda: rig.children() == [], "it is ended and reaped")
 
 
 async def test_a_health_route_that_talks_nonsense_is_a_stall_and_not_the_end(rig: Rig) -> None:
@@ -160,7 +160,7 @@ async def test_an_engine_whose_help_hangs_holds_nobody_up(rig: Rig) -> None:
     for task in asking:
         task.cancel()
     await asyncio.wait(asking)
-    assert rig.children() == []
+    await eventually(lambda: rig.children() == [], "it is ended and reaped")
 
 
 @pytest.mark.parametrize(
