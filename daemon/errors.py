@@ -13,6 +13,7 @@ MgrError
 ├── Busy                      queue or slots are full, or the wait was too long; try again later
 ├── LoadFailed                the engine did not start
 ├── EngineFailed              the engine broke or refused after it had started
+│   └── EngineGone            ... before it was asked: asking another one is safe
 ├── BadModel                  the file is not a model that can be used
 ├── PullFailed                a source did not deliver
 ├── StorageFailed             the store cannot be read or written
@@ -127,6 +128,10 @@ class LoadFailed(MgrError):
 
 class EngineFailed(MgrError):
     kind = Kind.UPSTREAM
+
+
+class EngineGone(EngineFailed):
+    pass
 
 
 class BadModel(MgrError):

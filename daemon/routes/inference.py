@@ -22,7 +22,7 @@ from daemon.chat import (
     Text,
     TokenRequest,
 )
-from daemon.errors import InvalidRequest, MgrError, NotSupported
+from daemon.errors import EngineGone, InvalidRequest, MgrError, NotSupported
 from daemon.middleware import anthropic, ollama, openai
 from daemon.middleware.access import to_response
 from daemon.middleware.dialect import Dialect, Reply
@@ -64,20 +64,31 @@ def _endpoint(services: Services, dialect: Dialect) -> Callable[[Request], Await
 async def _events(
     services: Services, defaults: Sampling, request: TokenRequest
 ) -> AsyncGenerator[Event, None]:
-    """The answer's events. The lease is held until this generator is closed, however it ends."""
+    """The answer's events. The lease is held until this generator is closed, however it ends.
+
+    An engine that had died before it was asked costs nothing: another is asked once.
+    """
     started = time.monotonic()
     model = await asyncio.to_thread(services.store.resolve, request.model)
     prepared = prepare(request, model, defaults)
-    async with (
-        services.scheduler.lease(weights(model), prepared.load, request.keep_alive) as lease,
-        aclosing(lease.runner.answer(prepared)) as events,
-    ):
-        async for event in events:
-            if isinstance(event, Done):
-                total = time.monotonic() - started
-                yield replace(event, timings=replace(event.timings, total=total, load=lease.waited))
-            else:
-                yield event
+    for last in (False, True):
+        try:
+            async with (
+                services.scheduler.lease(weights(model), prepared.load, request.keep_alive) as lease,
+                aclosing(lease.runner.answer(prepared)) as events,
+            ):
+                async for event in events:
+                    yield _timed(event, started, lease.waited) if isinstance(event, Done) else event
+            return
+        except EngineGone:
+            if last:
+                raise
+
+
+def _timed(done: Done, started: float, waited: float) -> Done:
+    """With the times that only this side of the engine knows."""
+    total = time.monotonic() - started
+    return replace(done, timings=replace(done.timings, total=total, load=waited))
 
 
 def prepare(request: TokenRequest, model: Model, defaults: Sampling) -> TokenRequest:

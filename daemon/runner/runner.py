@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from daemon.chat import Event, TokenRequest
-from daemon.errors import EngineFailed, LoadFailed, MgrError, Misconfigured
+from daemon.errors import EngineFailed, EngineGone, LoadFailed, MgrError, Misconfigured
 from daemon.runner import health
 from daemon.runner.endpoint import Endpoint, RunDirectory
 from daemon.runner.engine import Engine, EngineFinder
@@ -159,15 +159,16 @@ class Runner:
         return status
 
     def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
-        """The events of one answer. Raises EngineFailed, InvalidRequest or PromptTooLong when iterated."""
+        """The events of one answer. Raises EngineGone; when iterated also EngineFailed and InvalidRequest."""
         if self._running is None or self._state is not State.READY:
-            raise EngineFailed(f"model '{self.launch.alias}' has just been unloaded; ask again")
+            raise EngineGone(f"model '{self.launch.alias}' has just been unloaded; ask again")
         return self._running.upstream.answer(request)
 
-    def _unreachable(self) -> None:
-        """A ready engine whose socket is gone is of no use; its exit starts what has to follow."""
+    async def _unreachable(self) -> None:
+        """A ready engine that does not listen has died or is of no use: its exit has been told when this returns."""
         if self._running is not None:
             self._running.child.kill()
+            await asyncio.wait({self._running.watcher}, timeout=_REAP_SECONDS)
 
     # ---- stop
 

@@ -1,12 +1,12 @@
 """HTTP to one engine over its Unix socket. The only place that knows httpx on this side."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 import httpx
 
 from daemon.chat import Event, TokenRequest
-from daemon.errors import EngineFailed
+from daemon.errors import EngineFailed, EngineGone
 from daemon.framing import FramingError, SseDecoder
 from daemon.runner.endpoint import Endpoint
 from daemon.runner.wire import AnswerReader, body_for, error_from, parse_object, path_for
@@ -21,7 +21,7 @@ class Upstream:
     `on_unreachable` is called when nobody listens there any more although the engine was ready.
     """
 
-    def __init__(self, endpoint: Endpoint, on_unreachable: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Endpoint, on_unreachable: Callable[[], Awaitable[None]]) -> None:
         self._on_unreachable = on_unreachable
         unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=8)
         self._client = httpx.AsyncClient(
@@ -48,7 +48,7 @@ class Upstream:
     async def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
         """The events of one answer, pulled one at a time; closing it ends the engine's work on it.
 
-        Raises EngineFailed, InvalidRequest or PromptTooLong.
+        Raises EngineFailed (EngineGone before it was asked), InvalidRequest or PromptTooLong.
         """
         decoder, reader = SseDecoder(), AnswerReader()
         async with aclosing(self._chunks(request)) as chunks:
@@ -68,8 +68,8 @@ class Upstream:
                 async for chunk in response.aiter_raw():
                     yield chunk
         except httpx.ConnectError:
-            self._on_unreachable()
-            raise EngineFailed("the engine cannot be reached any more; ask again") from None
+            await self._on_unreachable()
+            raise EngineGone("the engine cannot be reached any more; ask again") from None
         except httpx.RequestError:
             raise EngineFailed("the engine stopped while it worked on the answer") from None
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from daemon.app import ROUTERS, build
 from daemon.protocol import MAX_HEAD_BYTES
 from daemon.settings import Settings
-from tests.fakes.daemon import GUARD_SECONDS, ScriptedDaemon
+from tests.fakes.daemon import GUARD_SECONDS, ScriptedDaemon, eventually
 
 Headers = list[tuple[str, str]]
 

@@ -137,6 +137,25 @@ async def test_a_dead_idle_engine_is_noticed_and_replaced(make_daemon: MakeDaemo
     assert daemon.zombies() == []
 
 
+async def test_an_engine_that_has_lost_its_socket_is_replaced_before_anyone_notices(
+    make_daemon: MakeDaemon, tmp_path: Path
+) -> None:
+    """The same as an engine that has just died, with its exit not yet seen: the request is given to a new one."""
+    run = tmp_path / "run"
+    daemon = make_daemon(RUN_DIR=run)
+    daemon.model("a")
+    daemon.start()
+    await load(daemon, "a")
+    for socket in run.glob("*.sock"):
+        socket.unlink()
+    async with daemon.client() as client:
+        for way in STREAMS:
+            answer = await client.post(way.path, json=way.body("a"))
+            assert way.text(answer.content) == "Hello, world!"
+    assert len(daemon.events("start")) == 2
+    assert len(daemon.engines()) == 1
+
+
 async def test_a_silent_load_fails_at_the_stall_limit_and_a_chatty_one_does_not(
     make_daemon: MakeDaemon,
 ) -> None:
