@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -15,14 +16,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from daemon.errors import InvalidRequest, MgrError, Misconfigured, NotFound
-from daemon.middleware import anthropic, ollama, openai
 from daemon.middleware.access import Access, Policy, read_keys
 from daemon.middleware.dialect import Reply
 from daemon.pull.puller import Puller
 from daemon.routes import inference, models, status
 from daemon.routes.services import Services
 from daemon.runner.endpoint import RunDirectory
-from daemon.runner.engine import EngineFinder
+from daemon.runner.engine import CHOICES, EngineFinder
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler.placement import AUTO_LOADED, Defaults
@@ -73,6 +73,7 @@ def build(settings: Settings, search_path: str) -> Daemon:
     Raises Misconfigured, and StoreLocked when another daemon has the store; nothing is left then.
     """
     policy = access_policy(settings)
+    _check_engine(settings.engine)
     with ExitStack() as resources:
         run_directory = RunDirectory.open(settings.run_dir)
         resources.callback(run_directory.close)
@@ -106,22 +107,38 @@ def identity() -> dict[str, Any]:
     return {"version": mgr_version(), "pid": os.getpid(), "boot_id": boot_id}
 
 
+def _check_engine(choice: str) -> None:
+    """Raises Misconfigured for a path where no file is: no model could ever be loaded."""
+    if choice not in CHOICES and not Path(choice).expanduser().is_file():
+        raise Misconfigured(f"MGR_ENGINE is {choice!r}: no file is there; use {', '.join(CHOICES)} or a path")
+
+
 def access_policy(settings: Settings) -> Policy:
     """Who may call. Raises Misconfigured for an address beyond this machine without a key, whatever set it."""
     keys = () if settings.api_keys_file is None else _read_keys(settings.api_keys_file)
     address = settings.host
+    if not address.is_loopback and not _is_known(address.host):
+        raise Misconfigured(f"MGR_HOST names {address.host!r}, which is no address and no known name")
     if not address.is_loopback and not keys:
         raise Misconfigured(
             f"{address} can be reached from other machines and no API key is set; put keys into a file, one a "
             "line, and name it in MGR_API_KEYS_FILE, or set MGR_HOST, which goes before OLLAMA_HOST, to 127.0.0.1"
         )
+    own = () if address.is_loopback else (address.host, socket.gethostname().lower())
     return Policy(
-        hosts=frozenset(name for name in (*settings.hosts, address.host) if name),
+        hosts=frozenset(name for name in (*settings.hosts, *own) if name),
         any_ip=not address.is_loopback,
         any_host=address.socket is not None,
         origins=settings.origins,
         key_digests=keys,
     )
+
+
+def _is_known(host: str) -> bool:
+    try:
+        return not host or bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def _read_keys(path: Path) -> tuple[bytes, ...]:
@@ -152,11 +169,7 @@ def application(services: Services, policy: Policy) -> ASGIApp:
 
 def error_reply(path: str, error: MgrError) -> Reply:
     """The error in the dialect that is spoken on this path."""
-    if path.startswith("/v1/messages"):
-        return anthropic.MESSAGES.error(error)
-    if path.startswith("/v1/"):
-        return openai.CHAT.error(error)
-    return ollama.CHAT.error(error)
+    return inference.dialect_of(path).error(error)
 
 
 async def _left(request: Request, error: Exception) -> Response:

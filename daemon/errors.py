@@ -13,7 +13,7 @@ MgrError
 ├── Busy                      queue or slots are full, or the wait was too long; try again later
 ├── LoadFailed                the engine did not start
 ├── EngineFailed              the engine broke or refused after it had started
-│   └── EngineGone            ... before it was asked: asking another one is safe
+│   └── EngineGone            ... before it answered at all: another one may be asked
 ├── BadModel                  the file is not a model that can be used
 ├── PullFailed                a source did not deliver
 ├── StorageFailed             the store cannot be read or written
@@ -91,10 +91,11 @@ class NotFound(MgrError):
 
 
 class ModelNotFound(NotFound):
-    """Ollama's clients look for the words "not found"."""
+    """Ollama's clients look for the words "not found". `similar` is the name that may have been meant."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"model '{name}' not found")
+    def __init__(self, name: str, similar: str | None = None) -> None:
+        hint = f"; did you mean '{similar}'?" if similar else ""
+        super().__init__(f"model '{name}' not found{hint}")
         self.name = name
 
 

@@ -31,7 +31,7 @@ EXIT_FAILED = 1
 EXIT_LOCKED = 75
 EXIT_MISCONFIGURED = 78
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BACKLOG = 2048
 _FORCED_SECONDS = 1  # for connections that are still open when everything has ended
 

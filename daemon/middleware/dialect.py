@@ -22,7 +22,7 @@ from daemon.chat import (
     Sampling,
     TokenRequest,
 )
-from daemon.errors import Busy, InvalidRequest, Kind, LoadFailed, MgrError, NotSupported
+from daemon.errors import Busy, InvalidRequest, Kind, LoadFailed, MgrError
 from daemon.framing import to_json
 
 STATUS: Mapping[Kind, int] = {
@@ -43,6 +43,9 @@ STATUS: Mapping[Kind, int] = {
     Kind.MISCONFIGURED: 500,
     Kind.INTERNAL: 500,
 }
+
+# OpenAI's and Anthropic's SDKs know 4xx as the caller's mistake and repeat a 5xx, so there what is not built is a 400.
+SDK_STATUS: Mapping[Kind, int] = {**STATUS, Kind.NOT_SUPPORTED: 400}
 
 # The `type` of an error in OpenAI's and Anthropic's envelopes.
 ERROR_TYPES: Mapping[Kind, str] = {
@@ -124,7 +127,7 @@ def retry_headers(error: MgrError) -> dict[str, str]:
     match error:
         case Busy():
             return {"Retry-After": str(error.retry_after)}
-        case NotSupported() | LoadFailed(permanent=True):
+        case LoadFailed(permanent=True):
             return {"x-should-retry": "false"}
     return {}
 

@@ -27,7 +27,7 @@ from daemon.middleware import request as pieces
 from daemon.middleware.dialect import (
     DEFAULT_ERROR_TYPE,
     ERROR_TYPES,
-    STATUS,
+    SDK_STATUS,
     Dialect,
     Reply,
     read_object,
@@ -225,7 +225,7 @@ class OpenAIDialect(Dialect):
 
     def error(self, error: MgrError) -> Reply:
         body = to_json(_error_object(error))
-        return Reply(STATUS[error.kind], body, headers=retry_headers(error))
+        return Reply(SDK_STATUS[error.kind], body, headers=retry_headers(error))
 
 
 CHAT = OpenAIDialect()

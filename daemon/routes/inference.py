@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -39,11 +39,46 @@ ROUTES: Mapping[str, Dialect] = {
 }
 
 
+# Known to clients of these APIs, and not built yet.
+_LATER: Mapping[str, Sequence[str]] = {
+    "/api/embed": ["POST"],
+    "/api/embeddings": ["POST"],
+    "/api/create": ["POST"],
+    "/api/copy": ["POST"],
+    "/api/push": ["POST"],
+    "/api/blobs/{digest}": ["HEAD", "POST"],
+    "/v1/completions": ["POST"],
+    "/v1/embeddings": ["POST"],
+    "/v1/responses": ["POST"],
+    "/v1/messages/count_tokens": ["POST"],
+    "/v1/audio/transcriptions": ["POST"],
+}
+
+
 def router(services: Services) -> APIRouter:
     routes = APIRouter()
+    for path, methods in _LATER.items():
+        routes.add_api_route(path, _not_built(path), methods=[*methods])
     for path, dialect in ROUTES.items():
         routes.add_api_route(path, _endpoint(services, dialect), methods=["POST"])
     return routes
+
+
+def _not_built(path: str) -> Callable[[Request], Awaitable[Response]]:
+    dialect = dialect_of(path)
+    reply = dialect.error(NotSupported(f"{path} is not supported yet"))
+
+    async def endpoint(request: Request) -> Response:
+        return to_response(reply)
+
+    return endpoint
+
+
+def dialect_of(path: str) -> Dialect:
+    """The dialect whose errors a client of this path understands."""
+    if path.startswith("/v1/messages"):
+        return anthropic.MESSAGES
+    return openai.CHAT if path.startswith("/v1/") else ollama.CHAT
 
 
 def _endpoint(services: Services, dialect: Dialect) -> Callable[[Request], Awaitable[Response]]:
@@ -66,7 +101,7 @@ async def _events(
 ) -> AsyncGenerator[Event, None]:
     """The answer's events. The lease is held until this generator is closed, however it ends.
 
-    An engine that had died before it was asked costs nothing: another is asked once.
+    An engine that died before it answered at all costs only time: another is asked, once.
     """
     started = time.monotonic()
     model = await asyncio.to_thread(services.store.resolve, request.model)

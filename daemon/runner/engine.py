@@ -24,6 +24,9 @@ log = logging.getLogger("mgr.engine")
 
 _EMBEDDED = Path(__file__).with_name("embedded.py")
 _HELP_SECONDS = 60
+
+# What an engine is chosen by, besides its path.
+CHOICES = ("auto", "built", "path", "wheel")
 _FLAG = re.compile(r"(?<![\w-])-{1,2}[A-Za-z][\w-]*")
 _VERSION = re.compile(r"version:?\s*(.+)", re.IGNORECASE)
 

@@ -29,6 +29,8 @@ OnExit = Callable[[MgrError], None]
 
 # After the last signal: the output of what the child left behind may be waited for.
 _REAP_SECONDS = 4.0
+# Between the moment an engine's connections break and the moment its exit is seen.
+_DEATH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Runner:
                 *self.engine.command,
                 *arguments(self.launch, endpoint.socket, known, cpu_only=cpu_only),
             ]
-            upstream = Upstream(endpoint, self._unreachable)
+            upstream = Upstream(endpoint, self._lost)
             folder = self._directory.path
             child = await Child.spawn(
                 command, environment(os.environ, endpoint.key, folder), folder, self.launch.alias
@@ -164,11 +166,15 @@ class Runner:
             raise EngineGone(f"model '{self.launch.alias}' has just been unloaded; ask again")
         return self._running.upstream.answer(request)
 
-    async def _unreachable(self) -> None:
-        """A ready engine that does not listen has died or is of no use: its exit has been told when this returns."""
-        if self._running is not None:
-            self._running.child.kill()
-            await asyncio.wait({self._running.watcher}, timeout=_REAP_SECONDS)
+    async def _lost(self, silent: bool) -> None:
+        """A request was broken off. If that is because the engine died, its exit has been told when this returns.
+
+        One that is alive and does not listen (`silent`) is of no use, and is ended.
+        """
+        if self._running is not None and self._state is State.READY:
+            if silent:
+                self._running.child.kill()
+            await asyncio.wait({self._running.watcher}, timeout=_REAP_SECONDS if silent else _DEATH_SECONDS)
 
     # ---- stop
 
@@ -179,9 +185,9 @@ class Runner:
         """
         if self._running is not None:
             log.info("%s: stopping, %s", self.launch.alias, reason)
-            await self._end()
+            await self._end(reason)
 
-    async def _end(self) -> None:
+    async def _end(self, reason: str = "") -> None:
         """Leaves nothing, from any state."""
         running = self._running
         if running is None:
@@ -191,7 +197,7 @@ class Runner:
         if not running.watcher.done():
             if self._state is not State.STOPPING:
                 self._move(Transition.STOP)
-            await running.upstream.aclose()
+            await running.upstream.aclose(reason)
             await running.child.stop()
             await asyncio.wait({running.watcher}, timeout=_REAP_SECONDS)
             if not running.watcher.done():
@@ -201,7 +207,7 @@ class Runner:
     async def _release(self) -> None:
         if self._running is not None:
             running, self._running = self._running, None
-            await running.upstream.aclose()
+            await running.upstream.aclose("")
             with contextlib.suppress(OSError):
                 running.endpoint.remove()
 

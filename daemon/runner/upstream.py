@@ -18,11 +18,13 @@ _PROBE_SECONDS = 2.0
 class Upstream:
     """A client of the engine at `endpoint`. Nothing in the environment (proxies, certificates) is looked at.
 
-    `on_unreachable` is called when nobody listens there any more although the engine was ready.
+    `on_lost` is awaited when the engine, although it was ready, broke a request off; its argument says whether
+    it does not even listen any more.
     """
 
-    def __init__(self, endpoint: Endpoint, on_unreachable: Callable[[], Awaitable[None]]) -> None:
-        self._on_unreachable = on_unreachable
+    def __init__(self, endpoint: Endpoint, on_lost: Callable[[bool], Awaitable[None]]) -> None:
+        self._on_lost = on_lost
+        self._closed = ""
         unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=8)
         self._client = httpx.AsyncClient(
             # No TLS is spoken on the socket; a context for it would cost 30 ms, and read files.
@@ -48,7 +50,7 @@ class Upstream:
     async def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
         """The events of one answer, pulled one at a time; closing it ends the engine's work on it.
 
-        Raises EngineFailed (EngineGone before it was asked), InvalidRequest or PromptTooLong.
+        Raises EngineFailed (EngineGone before it answered at all), InvalidRequest or PromptTooLong.
         """
         decoder, reader = SseDecoder(), AnswerReader()
         async with aclosing(self._chunks(request)) as chunks:
@@ -60,21 +62,25 @@ class Upstream:
             yield event
 
     async def _chunks(self, request: TokenRequest) -> AsyncGenerator[bytes, None]:
+        answered = False
         try:
             async with self._client.stream("POST", path_for(request), json=body_for(request)) as response:
+                answered = True
                 if response.status_code != 200:
                     error = parse_object(await _start_of(response))
                     raise error_from(error.get("error"), response.status_code)
                 async for chunk in response.aiter_raw():
                     yield chunk
-        except httpx.ConnectError:
-            await self._on_unreachable()
-            raise EngineGone("the engine cannot be reached any more; ask again") from None
-        except httpx.RequestError:
-            raise EngineFailed("the engine stopped while it worked on the answer") from None
+        except httpx.RequestError as error:
+            await self._on_lost(isinstance(error, httpx.ConnectError))
+            why = f": {self._closed}" if self._closed else ""
+            if answered or self._closed:
+                raise EngineFailed(f"the engine stopped while it worked on the answer{why}") from None
+            raise EngineGone("the engine stopped before it answered; ask again") from None
 
-    async def aclose(self) -> None:
-        """Cuts every stream, so that the engine stops at once; their readers get EngineFailed."""
+    async def aclose(self, reason: str) -> None:
+        """Cuts every stream, so that the engine stops at once; their readers get EngineFailed with the reason."""
+        self._closed = self._closed or reason
         await self._client.aclose()
 
 

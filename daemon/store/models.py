@@ -4,6 +4,7 @@ The layout is Ollama's, so either program can use the other's library in place. 
 folder `mgr/` of the store. In a store that mgr did not create, nothing that mgr did not write is ever deleted.
 """
 
+import difflib
 import json
 import logging
 import shutil
@@ -194,14 +195,25 @@ class Store:
     def _lookup(self, text: str) -> ModelName:
         name = ModelName.parse(text)
         stored = self._manifests.find(name)
-        if stored is None and not name.explicit_tag:
+        if stored is None and name.tag == DEFAULT_TAG:  # written or not: some clients add it
             tagged = [n for n in self._manifests.names() if n.with_tag(DEFAULT_TAG).key == name.key]
             if len(tagged) > 1:
                 raise AmbiguousTag(text, sorted(n.tag for n in tagged))
             stored = tagged[0] if tagged else None
         if stored is None:
-            raise ModelNotFound(text)
+            raise ModelNotFound(text, self._similar(name))
         return stored
+
+    def _similar(self, name: ModelName) -> str | None:
+        """A stored model of the same place whose name is close to this one."""
+        place = (name.host.lower(), name.namespace.lower())
+        known = {
+            other.model.lower(): str(other)
+            for other in self._manifests.names()
+            if (other.host.lower(), other.namespace.lower()) == place
+        }
+        close = difflib.get_close_matches(name.model.lower(), known, n=1, cutoff=0.75)
+        return known[close[0]] if close else None
 
     def _is(self, name: ModelName, model: Digest) -> bool:
         try:

@@ -121,7 +121,7 @@ async def test_an_engine_whose_socket_is_gone_is_ended(rig: Rig) -> None:
     await runner.ensure_ready()
     for socket in rig.directory.path.glob("*.sock"):
         socket.unlink()
-    with pytest.raises(EngineFailed, match="cannot be reached"):
+    with pytest.raises(EngineFailed, match="stopped before it answered"):
         async for _ in runner.answer(REQUEST):
             pass
     await eventually(lambda: rig.exits != [], "its exit is told")

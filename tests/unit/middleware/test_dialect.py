@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.errors import Busy, InvalidRequest, Kind, MgrError, NotSupported
+from daemon.errors import Busy, InvalidRequest, Kind, LoadFailed, MgrError
 from daemon.middleware.dialect import MAX_DEPTH, STATUS, read_object, retry_headers
 
 
@@ -20,7 +20,8 @@ def test_every_kind_has_a_status() -> None:
 
 def test_headers_about_trying_again() -> None:
     assert retry_headers(Busy("full", retry_after=7)) == {"Retry-After": "7"}
-    assert retry_headers(NotSupported("no")) == {"x-should-retry": "false"}
+    assert retry_headers(LoadFailed("damaged", permanent=True)) == {"x-should-retry": "false"}
+    assert retry_headers(LoadFailed("no memory")) == {}
     assert retry_headers(InvalidRequest("no")) == {}
 
 

@@ -358,7 +358,7 @@ def test_an_empty_answer_has_no_block() -> None:
         (ModelNotFound("m"), 404, "not_found_error", "model 'm' not found"),
         (BodyTooLarge("no"), 413, "request_too_large", "no"),
         (Busy("full", 2), 503, "overloaded_error", "full"),
-        (NotSupported("no"), 501, "invalid_request_error", "no"),
+        (NotSupported("no"), 400, "invalid_request_error", "no"),
         (EngineFailed("broken"), 502, "api_error", "broken"),
         (MgrError("internal"), 500, "api_error", "internal"),
     ],
@@ -373,7 +373,6 @@ def test_errors(error: MgrError, status: int, kind: str, message: str) -> None:
 
 def test_headers_about_trying_again() -> None:
     assert anthropic.MESSAGES.error(Busy("full", 2)).headers == {"Retry-After": "2"}
-    assert anthropic.MESSAGES.error(NotSupported("no")).headers == {"x-should-retry": "false"}
 
 
 def test_no_defaults() -> None:

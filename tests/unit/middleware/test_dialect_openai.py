@@ -341,7 +341,7 @@ def test_whole_answer_with_thinking_and_tool_calls() -> None:
         (ModelNotFound("m"), 404, "not_found_error", "model_not_found"),
         (NotFound("no"), 404, "not_found_error", None),
         (Unauthorized("no"), 401, "authentication_error", "invalid_api_key"),
-        (NotSupported("no"), 501, "invalid_request_error", None),
+        (NotSupported("no"), 400, "invalid_request_error", None),
         (Busy("full", 2), 503, "api_error", None),
         (EngineFailed("broken"), 502, "api_error", None),
         (MgrError("internal"), 500, "api_error", None),
@@ -357,7 +357,6 @@ def test_errors(error: MgrError, status: int, kind: str, code: str | None) -> No
 
 def test_headers_about_trying_again() -> None:
     assert openai.CHAT.error(Busy("full", 2)).headers == {"Retry-After": "2"}
-    assert openai.CHAT.error(NotSupported("no")).headers == {"x-should-retry": "false"}
 
 
 def test_no_defaults_and_no_load_request() -> None:

@@ -190,12 +190,26 @@ def test_how_a_name_resolves(store: Store) -> None:
     assert str(store.resolve("one").name) == "one:latest"
 
 
-@pytest.mark.parametrize("text", ["absent", "m:absent", "other/m", "hf.co/library/m"])
-def test_an_unknown_name(store: Store, text: str) -> None:
-    put(store, "m:1")
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("absent", ""),
+        ("smolm2", "; did you mean 'smollm2:1'?"),
+        ("Smollm2:absent", "; did you mean 'smollm2:1'?"),
+        ("other/smollm2", ""),
+        ("hf.co/library/smollm2", ""),
+    ],
+)
+def test_an_unknown_name(store: Store, text: str, hint: str) -> None:
+    put(store, "smollm2:1")
     with pytest.raises(ModelNotFound) as caught:
         store.resolve(text)
-    assert caught.value.message == f"model '{text}' not found"
+    assert caught.value.message == f"model '{text}' not found{hint}"
+
+
+def test_the_tag_that_clients_add_means_the_only_one(store: Store) -> None:
+    put(store, "one:a")
+    assert str(store.resolve("one:latest").name) == "one:a"
 
 
 @pytest.mark.parametrize("text", ["", "../x", "a/../b", "m@sha256:00", "m:\n"])
