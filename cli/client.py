@@ -78,6 +78,8 @@ class Client:
         connection.sock.settimeout(timeout)
         connection.request(method, path, _encoded(body), self._headers)
         response = connection.getresponse()
+        if response.status == 401:
+            raise ApiError(401, f"the server on {self.address} wants a valid API key; set MGR_API_KEY to it")
         if response.status >= 400:
             raise ApiError(response.status, _reason(response))
         return response

@@ -4,6 +4,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 78 a setting is wrong, 130 interrup
 went away.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -26,22 +29,37 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 
-class _Commands(TyperGroup):
+@contextmanager
+def _one_line() -> Iterator[None]:
     """Turns what a command raises into one line and an exit code."""
+    try:
+        yield
+    except CliError as error:
+        output.error(error.message)
+        raise typer.Exit(error.exit_code) from None
+    except Misconfigured as error:
+        output.error(error.message)
+        raise typer.Exit(EXIT_MISCONFIGURED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        raise typer.Exit(EXIT_BROKEN_PIPE) from None
+    except OSError as problem:  # from the help, which typer writes itself
+        output.silence(sys.stdout)
+        output.error(problem.strerror or str(problem))
+        raise typer.Exit(1) from None
+
+
+class _Commands(TyperGroup):
+    """`--version` and `--help` answer while the context is made, a command when it is invoked."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _one_line():
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _one_line():
             return super().invoke(ctx)
-        except CliError as error:
-            output.error(error.message)
-            raise typer.Exit(error.exit_code) from None
-        except Misconfigured as error:
-            output.error(error.message)
-            raise typer.Exit(EXIT_MISCONFIGURED) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-        except BrokenPipeError:
-            raise typer.Exit(EXIT_BROKEN_PIPE) from None
 
 
 app = typer.Typer(
@@ -63,7 +81,7 @@ def _print_version(wanted: bool) -> None:
             number = version("mgr")
         except PackageNotFoundError:
             number = "0 (not installed)"
-        typer.echo(f"mgr {number}")
+        output.line(f"mgr {number}")
         raise typer.Exit
 
 

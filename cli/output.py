@@ -89,8 +89,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def silence(stream: TextIO) -> None:
+def silence(stream: TextIO | None) -> None:
     """Sends what is still buffered nowhere: its reader has gone, and the interpreter flushes again at exit."""
+    if stream is None:
+        return
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)

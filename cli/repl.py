@@ -1,17 +1,19 @@
 """The conversation of `mgr run` at a terminal."""
 
+import json
 import re
 from collections.abc import Callable
 
 from cli import output
-from cli.client import Client
+from cli.client import Client, Json
 from cli.commands.show import PARTS, describe
 from cli.errors import CliError
 from cli.session import Session
 
 _QUOTES = '"""'
-_OPENS_QUOTES = re.compile(r'(/set\s+system\s+)?"""')
-_LEAVE = ("/bye", "/exit")
+_OPENS_QUOTES = re.compile(r'\s*(/set\s+system\s+)?"""')
+_LEAVE = ("/bye", "/exit", "/quit")
+_FULL = "/clear forgets the conversation; /set parameter num_ctx N asks for a window of N tokens."
 # The API's options; the server would ignore any other name without a word.
 _WHOLE = ("num_ctx", "num_predict", "num_keep", "num_gpu", "num_thread", "seed", "top_k", "repeat_last_n")
 _REAL = (
@@ -22,15 +24,17 @@ HELP = '''\
 /set system <text>              change the system prompt
 /show [<part>]                  the model, or its modelfile, parameters, template, system or license
 /clear                          forget the conversation
-/bye                            leave; so does Ctrl-D
+/bye                            leave; so do /quit and Ctrl-D
 
 A message between """ and """ may have several lines. Ctrl-C stops an answer.'''
 
 
 def converse(client: Client, session: Session, read: Callable[[str], str] = input) -> None:
     """Reads messages and commands until the person leaves. `read` shows its argument and returns a line."""
-    import readline  # noqa: F401  line editing and history for input()
+    import readline  # line editing and history for input()
 
+    # Lines that are pasted together are one message; CPython turns this off.
+    readline.parse_and_bind("set enable-bracketed-paste on")
     output.note("Write a message; /help lists the commands.")
     while True:
         try:
@@ -49,6 +53,8 @@ def converse(client: Client, session: Session, read: Callable[[str], str] = inpu
             output.note("")
         except CliError as error:
             output.error(error.message)
+            if "context window" in error.message:
+                output.note(_FULL)
 
 
 def read_message(read: Callable[[str], str]) -> str:
@@ -62,11 +68,12 @@ def read_message(read: Callable[[str], str]) -> str:
 
 
 def respond(client: Client, session: Session, text: str) -> None:
-    if not text.startswith("/"):
-        if text.strip():
+    stripped = text.strip()
+    if not stripped.startswith("/"):
+        if stripped:
             session.ask(client, text)
         return
-    command, _, rest = text.strip().partition(" ")
+    command, _, rest = stripped.partition(" ")
     match command:
         case "/help" | "/?":
             output.note(HELP)
@@ -74,19 +81,36 @@ def respond(client: Client, session: Session, text: str) -> None:
             session.messages.clear()
             output.note("The conversation is forgotten.")
         case "/show":
-            output.line(describe(client, session.model, _part(rest.strip())))
+            output.line(shown(client, session, _part(rest.strip())))
         case "/set":
             change(session, rest.strip())
         case _:
-            raise CliError(f"there is no command {command}; /help lists them")
+            raise CliError(f"there is no command {command.split()[0]}; /help lists them")
+
+
+def shown(client: Client, session: Session, part: str | None) -> str:
+    """What `/show` prints: of the system prompt and the parameters, what this session asks with."""
+    if part == "system" and session.system is not None:
+        return session.system
+    told = describe(client, session.model, part)
+    return with_own(told, session.options) if part == "parameters" else told
+
+
+def with_own(told: str, options: Json) -> str:
+    """A model's parameters, one a line as /api/show writes them, with the session's `options` in their place."""
+    lines = [line for line in told.splitlines() if line.partition(" ")[0] not in options]
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        lines += [f"{name:<30} {json.dumps(item, ensure_ascii=False)}" for item in values]
+    return "\n".join(sorted(lines, key=lambda line: line.partition(" ")[0]))
 
 
 def change(session: Session, text: str) -> None:
     """Applies what follows `/set`. Raises CliError."""
     what, _, rest = text.partition(" ")
-    if what == "system":
-        session.system = rest.strip() or None
-        output.note("The system prompt is set." if session.system else "The system prompt is gone.")
+    if what == "system" and rest.strip():
+        session.system = rest.strip()
+        output.note("The system prompt is set.")
     elif what == "parameter":
         name, *words = rest.split() or [""]
         session.options[name] = parameter_value(name, words)

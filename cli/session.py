@@ -6,6 +6,8 @@ from cli import output
 from cli.answer import Answer, ask, timings
 from cli.client import Client, Json
 
+CUT = "(the answer was cut: the limit of tokens or the window is reached)"
+
 
 @dataclass
 class Session:
@@ -27,6 +29,8 @@ class Session:
         finally:
             if answer.text:
                 self.messages += [question, {"role": "assistant", "content": answer.text}]
+        if answer.final.get("done_reason") == "length":
+            output.note(CUT)
         if self.verbose:
             output.announce(timings(answer.final))
 

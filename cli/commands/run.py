@@ -11,6 +11,8 @@ from cli.errors import ApiError, CliError, WrongUsage
 from cli.session import Session
 from daemon.durations import parse_keep_alive
 
+_MOST_PIPED = 16  # MiB; far more than any model's window holds
+
 
 def run(  # noqa: PLR0913, PLR0917  the parameters are the command's flags
     model: Annotated[str, typer.Argument(help="A model's name, or a source to pull it from.")],
@@ -34,9 +36,10 @@ def run(  # noqa: PLR0913, PLR0917  the parameters are the command's flags
         keep_alive=keep_alive(keepalive),
         verbose=verbose,
     )
+    origin = source.absolute(model)
     text = None if prompt is None and output.interactive() else prompt_text(prompt, _piped())
     client = autostart.connect_or_start()
-    session.model = _ensure_stored(client, model)
+    session.model = _ensure_stored(client, model, origin)
     if text is None:
         from cli.repl import converse
 
@@ -60,8 +63,11 @@ def prompt_text(arguments: list[str] | None, piped: str) -> str:
 def _piped() -> str:
     if sys.stdin is None or sys.stdin.isatty():
         return ""
+    data = sys.stdin.buffer.read(_MOST_PIPED * 2**20 + 1)
+    if len(data) > _MOST_PIPED * 2**20:
+        raise CliError(f"standard input holds more than {_MOST_PIPED} MiB; give a shorter prompt")
     try:
-        return sys.stdin.buffer.read().decode()
+        return data.decode()
     except UnicodeDecodeError:
         raise CliError("standard input is not UTF-8 text") from None
 
@@ -78,9 +84,8 @@ def keep_alive(text: str | None) -> str | int | None:
     return value
 
 
-def _ensure_stored(client: Client, model: str) -> str:
-    """The stored name of `model`, pulled where the store lacks it."""
-    origin = source.absolute(model)
+def _ensure_stored(client: Client, model: str, origin: str) -> str:
+    """The stored name of `model`, pulled from `origin` where the store lacks it."""
     if "://" not in origin:
         try:
             client.call("POST", "/api/show", {"model": origin})

@@ -6,7 +6,7 @@ import typer
 
 from cli import identity, output
 from cli.client import Client, connect
-from cli.errors import ApiError, CliError, WrongUsage
+from cli.errors import ApiError, CliError, NotRunning, WrongUsage
 
 
 def stop(
@@ -19,14 +19,34 @@ def stop(
         raise WrongUsage("say what to stop: a model, --all or --daemon")
     client = connect()
     if daemon:
-        process = identity.daemon_process(client)
-        identity.terminate(process)
-        output.note(f"stopped mgr on {client.address}, process {process.pid}")
+        _end(client)
     elif model is not None:
+        was_loaded = is_loaded(model, _loaded(client))
         _unload(client, model)
+        output.note(f"stopped '{model}'" if was_loaded else f"'{model}' was not loaded")
     else:
-        for loaded in client.call("GET", "/api/ps").get("models") or []:
-            _unload(client, str(loaded.get("name", "")))
+        for name in _loaded(client):
+            _unload(client, name)
+            output.note(f"stopped '{name}'")
+
+
+def is_loaded(model: str, loaded: list[str]) -> bool:
+    """Whether `model`, which may lack its tag, is one of the full names `loaded`."""
+    wanted = model.lower()
+    return any(name.lower() == wanted or name.lower().rpartition(":")[0] == wanted for name in loaded)
+
+
+def _loaded(client: Client) -> list[str]:
+    return [str(entry.get("name", "")) for entry in client.call("GET", "/api/ps").get("models") or []]
+
+
+def _end(client: Client) -> None:
+    try:
+        process = identity.daemon_process(client)
+    except NotRunning:
+        raise CliError(f"no daemon runs on {client.address}") from None
+    identity.terminate(process)
+    output.note(f"stopped mgr on {client.address}, process {process.pid}")
 
 
 def _unload(client: Client, model: str) -> None:
@@ -42,4 +62,3 @@ def _unload(client: Client, model: str) -> None:
         if error.status != 404:
             raise
         raise CliError(f'couldn\'t find model "{model}" to stop') from None
-    output.note(f"stopped '{model}'")

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import readline
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from tests.fakes.api_server import ApiServer, Body, Reply, Route, chat_lines, serving
+from tests.fakes.gguf_files import gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 MGR = (sys.executable, "-m", "cli.main")
@@ -116,6 +118,14 @@ def test_nothing_to_ask_is_an_error(api: ApiServer, mgr: Mgr) -> None:
     assert api.requests == []
 
 
+def test_standard_input_without_end_is_refused(api: ApiServer, mgr: Mgr) -> None:
+    most = 16 * 2**20
+    sentence = "Error: standard input holds more than 16 MiB; give a shorter prompt\n"
+    assert outcome(mgr("run", "m", stdin=b"y" * (most + 1))) == (1, "", sentence)
+    assert api.requests == []
+    assert mgr("run", "m", stdin=b"y" * most).returncode == 0
+
+
 def test_options_reach_the_request(api: ApiServer, mgr: Mgr) -> None:
     sampling = ("--seed", "7", "--temperature", "0", "--num-ctx", "512", "--max-tokens", "9")
     done = mgr("run", "m", *sampling, "--keepalive", "1m", "--system", "brief", "--verbose", "hi")
@@ -199,12 +209,22 @@ def test_ctrl_c_ends_with_130(api: ApiServer, environment: dict[str, str]) -> No
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_one_sentence(api: ApiServer, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("argument", "sentence"),
+    [
+        ("list", b"Error: cannot write the output: No space left on device\n"),
+        ("--version", b"Error: cannot write the output: No space left on device\n"),
+        ("--help", b"Error: No space left on device\n"),
+    ],
+)
+def test_a_full_disk_is_one_sentence(
+    api: ApiServer, environment: dict[str, str], argument: str, sentence: bytes
+) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*MGR, "list"], env=environment, stdout=full, stderr=subprocess.PIPE, timeout=GUARD, check=False
+            [*MGR, argument], env=environment, stdout=full, stderr=subprocess.PIPE, timeout=GUARD, check=False
         )
-    assert (done.returncode, done.stderr) == (1, b"Error: cannot write the output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, sentence)
 
 
 # ---- the other commands
@@ -239,8 +259,16 @@ def test_pull_prints_the_stored_name(api: ApiServer, mgr: Mgr) -> None:
 
 
 def test_pull_of_a_file_sends_its_absolute_url(api: ApiServer, mgr: Mgr, tmp_path: Path) -> None:
+    (tmp_path / "a b.gguf").touch()
     mgr("pull", "./a b.gguf")
     assert api.bodies("/api/pull")[0]["model"] == f"{tmp_path.as_uri()}/a%20b.gguf"
+
+
+@pytest.mark.parametrize("command", [["pull"], ["run"]])
+def test_a_file_that_is_not_there_is_not_asked_for(api: ApiServer, mgr: Mgr, command: list[str]) -> None:
+    sentence = "Error: cannot pull './nope.gguf': no such file\n"
+    assert outcome(mgr(*command, "./nope.gguf", stdin=b"hi")) == (1, "", sentence)
+    assert api.requests == []
 
 
 def test_a_pull_that_ends_without_success_fails(api: ApiServer, mgr: Mgr) -> None:
@@ -258,9 +286,13 @@ def test_stop_unloads_one_or_all(api: ApiServer, mgr: Mgr) -> None:
     assert all(body["keep_alive"] == 0 and body["prompt"] == "" for body in bodies)
 
 
-def test_rm_stops_at_the_first_error(api: ApiServer, mgr: Mgr) -> None:
-    assert outcome(mgr("rm", "m", "unknown", "m")) == (1, "", "Error: model 'unknown' not found\n")
-    assert [body["model"] for body in api.bodies("/api/delete")] == ["m", "unknown"]
+def test_rm_stops_at_the_first_error_and_says_what_is_gone(api: ApiServer, mgr: Mgr) -> None:
+    sentence = "Error: model 'unknown' not found"
+    assert outcome(mgr("rm", "unknown", "m")) == (1, "", f"{sentence}\n")
+    gone = "(deleted before it: m, stored:135m)"
+    assert outcome(mgr("rm", "m", "stored:135m", "unknown", "m")) == (1, "", f"{sentence} {gone}\n")
+    deleted = [body["model"] for body in api.bodies("/api/delete")]
+    assert deleted == ["unknown", "m", "stored:135m", "unknown"]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +306,7 @@ def test_rm_stops_at_the_first_error(api: ApiServer, mgr: Mgr) -> None:
         (["show", "m", "--system", "--license"], 2, "Error: only one part can be shown at a time\n"),
         (["run", "m", "hi", "--keepalive", "soon"], 2, 'Error: --keepalive: "soon" is not a duration'),
         (["run"], 2, "Error: Missing argument"),
+        (["pull", "smollm2", "--name", ""], 2, "Error: --name is empty"),
         (["list", "--nonsense"], 2, "No such option"),
         (["frobnicate"], 2, "No such command"),
     ],
@@ -292,18 +325,22 @@ def test_a_wrong_setting_ends_with_78(mgr: Mgr) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "command", [["list"], ["ps"], ["show", "m"], ["stop", "m"], ["stop", "--daemon"], ["rm", "m"]]
-)
+@pytest.mark.parametrize("command", [["list"], ["ps"], ["show", "m"], ["stop", "m"], ["rm", "m"]])
 def test_without_a_daemon_there_is_nothing_to_look_at(mgr: Mgr, command: list[str]) -> None:
     address = f"127.0.0.1:{free_port()}"
     sentence = f"Error: mgr is not running on {address}; start it with `mgr serve`\n"
     assert outcome(mgr(*command, MGR_HOST=address)) == (1, "", sentence)
 
 
-def test_the_key_is_sent_and_a_refusal_is_shown(api: ApiServer, mgr: Mgr) -> None:
-    api.routes["GET /api/tags"] = Reply({"error": {"message": "give a key", "type": "x"}}, 401)
-    assert outcome(mgr("list", MGR_API_KEY="k-1")) == (1, "", "Error: give a key\n")
+def test_a_refusal_is_shown_in_the_servers_words(api: ApiServer, mgr: Mgr) -> None:
+    api.routes["GET /api/tags"] = Reply({"error": {"message": "not from there", "type": "x"}}, 403)
+    assert outcome(mgr("list")) == (1, "", "Error: not from there\n")
+
+
+def test_the_key_is_sent_and_its_setting_is_named_when_it_is_refused(api: ApiServer, mgr: Mgr) -> None:
+    api.routes["GET /api/tags"] = Reply({"error": "send `Authorization: Bearer KEY`"}, 401)
+    sentence = f"Error: the server on {api.address} wants a valid API key; set MGR_API_KEY to it\n"
+    assert outcome(mgr("list", MGR_API_KEY="k-1")) == (1, "", sentence)
     assert api.requests[0].headers["Authorization"] == "Bearer k-1"
 
 
@@ -322,6 +359,15 @@ def test_a_unix_socket(mgr: Mgr, tmp_path: Path) -> None:
 
 
 # ---- stop --daemon
+
+
+def test_without_a_daemon_there_is_none_to_stop(mgr: Mgr) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    assert outcome(mgr("stop", "--daemon", MGR_HOST=address)) == (
+        1,
+        "",
+        f"Error: no daemon runs on {address}\n",
+    )
 
 
 def test_a_process_that_is_not_the_daemon_is_never_stopped(api: ApiServer, mgr: Mgr) -> None:
@@ -431,6 +477,27 @@ def test_a_conversation(api: ApiServer, environment: dict[str, str]) -> None:
     ]
 
 
+@pytest.mark.skipif("libedit" in (readline.__doc__ or ""), reason="only GNU readline knows of pastes")
+def test_lines_that_are_pasted_together_are_one_message(api: ApiServer, environment: dict[str, str]) -> None:
+    typed = [
+        (b">>> ", b"\x1b[200~first\nsecond\n/bye\x1b[201~\r"),
+        (b"Hi there", b""),
+        (b">>> ", b"\x04"),
+    ]
+    code, shown = at_terminal(environment, ["run", "m"], typed)
+    assert code == 0, shown.decode()
+    assert b"\x1b[?2004h" in shown  # what makes a terminal mark where a paste begins and ends
+    messages = [body["messages"] for body in api.bodies("/api/chat")]
+    assert messages == [[{"role": "user", "content": "first\nsecond\n/bye"}]]
+
+
+def test_stop_tells_a_person_whether_the_model_was_loaded(
+    api: ApiServer, environment: dict[str, str]
+) -> None:
+    assert at_terminal(environment, ["stop", "a"], []) == (0, b"stopped 'a'\r\n")
+    assert at_terminal(environment, ["stop", "m"], []) == (0, b"'m' was not loaded\r\n")
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_conversation(
     api: ApiServer, environment: dict[str, str]
 ) -> None:
@@ -464,7 +531,7 @@ def test_a_daemon_in_the_background_keeps_nothing_of_its_caller(
 ) -> None:
     read_end, write_end = os.pipe()
     with subprocess.Popen(
-        [*MGR, "pull", "./missing.gguf"],
+        [*MGR, "pull", "file:///missing.gguf"],
         env=background,
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
@@ -486,10 +553,22 @@ def test_a_daemon_in_the_background_keeps_nothing_of_its_caller(
 
 
 def test_the_daemon_stays_until_it_is_stopped(background: dict[str, str], mgr: Mgr) -> None:
-    mgr("pull", "./missing.gguf")
+    mgr("pull", "file:///missing.gguf")
     assert outcome(mgr("list", "--json")) == (0, "[]\n", "")
     assert outcome(mgr("stop", "--daemon")) == (0, "", "")
     assert "is not running" in mgr("list").stderr.decode()
+
+
+def test_a_name_that_another_model_has_is_answered_with_the_flags(
+    background: dict[str, str], mgr: Mgr, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.gguf").write_bytes(gguf({"general.name": name}))
+    assert outcome(mgr("pull", "one.gguf", "--name", "m"))[:2] == (0, "m:latest\n")
+    code, out, err = outcome(mgr("pull", "two.gguf", "--name", "m"))
+    assert (code, out) == (1, "")
+    assert err.endswith("; replace it with --force, or use another name with --name NAME\n")
+    assert outcome(mgr("pull", "two.gguf", "--name", "m", "--force"))[:2] == (0, "m:latest\n")
 
 
 def test_a_daemon_that_does_not_start_says_why(background: dict[str, str], mgr: Mgr) -> None:

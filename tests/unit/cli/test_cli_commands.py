@@ -6,6 +6,7 @@ from cli.commands import list as list_command
 from cli.commands import ps
 from cli.commands.run import keep_alive, prompt_text
 from cli.commands.show import summary
+from cli.commands.stop import is_loaded
 from cli.errors import CliError, WrongUsage
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
@@ -71,6 +72,14 @@ def test_keep_alive(text: str | None, value: str | int | None) -> None:
 def test_keep_alive_refuses_what_the_server_would() -> None:
     with pytest.raises(WrongUsage, match='"soon" is not a duration'):
         keep_alive("soon")
+
+
+@pytest.mark.parametrize(
+    ("model", "answer"),
+    [("smollm2", True), ("SmolLM2:135m", True), ("smollm2:latest", False), ("smol", False), ("135m", False)],
+)
+def test_a_loaded_model_is_known_with_and_without_its_tag(model: str, answer: bool) -> None:
+    assert is_loaded(model, ["other:latest", "smollm2:135m"]) is answer
 
 
 def test_show_has_the_sections_that_have_content() -> None:

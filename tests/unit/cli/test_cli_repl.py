@@ -1,11 +1,15 @@
+import io
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cli import repl
-from cli.client import Client
-from cli.errors import CliError
+from cli.client import Client, Json
+from cli.errors import ApiError, CliError
 from cli.session import Session
+from daemon.errors import PromptTooLong
 from daemon.settings import Address
 
 
@@ -27,7 +31,9 @@ def reader(*answers: str) -> Callable[[str], str]:
         (['"""one"""'], "one"),
         (['"""one', "two", 'three"""'], "one\ntwo\nthree"),
         (['/set system """be', 'brief"""'], "/set system be\nbrief"),
+        (['  """one', 'two"""'], "  one\ntwo"),
         (['say """ three times'], 'say """ three times'),
+        (['"""pasted\nat once"""'], "pasted\nat once"),
     ],
 )
 def test_a_message_is_a_line_or_what_triple_quotes_hold(typed: list[str], message: str) -> None:
@@ -90,13 +96,68 @@ def test_set_and_clear_change_the_session() -> None:
     ("text", "sentence"),
     [
         ("/frobnicate", "there is no command /frobnicate"),
+        ("/frobnicate\nand more", "there is no command /frobnicate;"),
         ("/set colour red", "write /set parameter"),
+        ("/set system", "or /set system <text>"),
+        ("/set system  ", "or /set system <text>"),
         ("/show weights", "there is no part 'weights'"),
     ],
 )
 def test_unknown_commands_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(CliError, match=sentence):
         repl.respond(client(), Session("m"), text)
+
+
+def test_blanks_before_a_command_do_not_make_it_a_message() -> None:
+    session = Session("m")
+    repl.respond(client(), session, "  /set system be brief")
+    assert session.system == "be brief"
+
+
+class Showing(Client):
+    def __init__(self) -> None:
+        super().__init__(Address())
+
+    def call(self, method: str, path: str, body: Json | None = None, **_: Any) -> Json:
+        assert (method, path, body) == ("POST", "/api/show", {"model": "m"})
+        stops = [f'{"stop":<30} "{word}"' for word in ("b", "a")]
+        return {"system": "the model's", "parameters": "\n".join([f"{'num_ctx':<30} 2048", *stops])}
+
+
+def test_show_tells_what_the_session_has_set(capsys: pytest.CaptureFixture[str]) -> None:
+    session = Session("m")
+    repl.respond(Showing(), session, "/show system")
+    session.system = "be brief"
+    repl.respond(Showing(), session, "/show system")
+    assert capsys.readouterr().out == "the model's\nbe brief\n"
+    session.options = {"num_ctx": 512, "temperature": 0.5}
+    repl.respond(Showing(), session, "/show parameters")
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["num_ctx", "512"],
+        ["stop", '"b"'],
+        ["stop", '"a"'],
+        ["temperature", "0.5"],
+    ]
+    session.options = {"stop": ["x", "y"]}
+    repl.respond(Showing(), session, "/show parameters")
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["2048", '"x"', '"y"']
+
+
+def test_a_full_window_names_the_two_ways_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    class Full(Session):
+        def ask(self, client: Client, text: str) -> None:
+            raise ApiError(400, PromptTooLong(270, 256).message if text == "long" else "busy")
+
+    for text, told in (("long", True), ("short", False)):
+        monkeypatch.setattr(sys, "stderr", errors := Terminal())
+        repl.converse(client(), Full("m"), reader(text))
+        shown = errors.getvalue()
+        assert "Error: " in shown
+        assert ("/clear" in shown, "/set parameter num_ctx N" in shown) == (told, told)
 
 
 def test_a_blank_message_asks_nothing() -> None:
@@ -110,7 +171,7 @@ def test_the_conversation_goes_on_after_an_error(capsys: pytest.CaptureFixture[s
     assert "Error: there is no command /nonsense" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["/bye", "/exit", " /bye "])
+@pytest.mark.parametrize("word", ["/bye", "/exit", "/quit", " /bye "])
 def test_leaving(word: str) -> None:
     session = Session("m")
     repl.converse(client(), session, reader(word, "/set system never"))

@@ -1,3 +1,5 @@
+import io
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -5,7 +7,7 @@ import pytest
 
 from cli.client import Client, Json
 from cli.errors import ApiError
-from cli.session import Session
+from cli.session import CUT, Session
 from daemon.settings import Address
 
 
@@ -69,3 +71,24 @@ def test_a_refused_question_is_forgotten() -> None:
     with pytest.raises(ApiError):
         session.ask(Scripted([ApiError(503, "busy")]), "hi")
     assert session.messages == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("reason", "errors", "noted"),
+    [
+        ("length", Terminal(), f"{CUT}\n"),
+        ("length", io.StringIO(), ""),
+        ("stop", Terminal(), ""),
+    ],
+)
+def test_a_person_is_told_of_an_answer_that_was_cut(
+    monkeypatch: pytest.MonkeyPatch, reason: str, errors: io.StringIO, noted: str
+) -> None:
+    monkeypatch.setattr(sys, "stderr", errors)
+    Session("m").ask(Scripted([said("half"), {"done": True, "done_reason": reason}]), "hi")
+    assert errors.getvalue() == noted
