@@ -19,6 +19,8 @@ from tests.fakes.dialects import STREAMS, WAYS, Way, way_id
 
 MODEL, OTHER = "smollm2", "other"
 _RELEASE = re.compile(r"release: id +\d+ \| task (\d+) \| stop processing: n_tokens = (\d+)")
+# Greedy, SmolLM2 was seen to go on for more than 3,000 tokens.
+ENDLESS = "Write a very long story."
 LONG_PROMPT = "Please read this list of words and then tell me the last one: " + "alpha beta gamma " * 1200
 
 
@@ -43,7 +45,7 @@ async def test_cancel_while_tokens_come(make_engine_daemon: MakeEngineDaemon, wa
     daemon = make_engine_daemon()
     async with daemon.client() as client:
         await preload(client, MODEL)
-        asking = asyncio.create_task(client.post(way.path, json=way.body(MODEL, "Write a very long story.")))
+        asking = asyncio.create_task(client.post(way.path, json=way.body(MODEL, ENDLESS, **way.greedy(4000))))
         await eventually(lambda: in_use(daemon) == [1], "it is at work")
         await asyncio.sleep(0.5)
         before = releases(daemon)
@@ -85,7 +87,7 @@ async def test_cancel_in_prefill(make_engine_daemon: MakeEngineDaemon, way: Way,
 
 
 async def _stream_for_long(client: httpx.AsyncClient) -> None:
-    body = WAYS[0].body(MODEL, "Write a very long story.", options={"num_predict": 4000, "temperature": 1.5})
+    body = WAYS[0].body(MODEL, ENDLESS, **WAYS[0].greedy(4000))
     async with client.stream("POST", WAYS[0].path, json=body) as response:
         async for _ in response.aiter_bytes():
             pass
@@ -140,13 +142,15 @@ async def test_kill_9_of_the_engine_in_the_middle(make_engine_daemon: MakeEngine
     async with daemon.client() as client:
         await preload(client, MODEL)
         [engine] = daemon.engines()
-        async with client.stream("POST", way.path, json=way.body(MODEL, "Write a long story.")) as response:
+        async with client.stream(
+            "POST", way.path, json=way.body(MODEL, ENDLESS, **way.greedy(4000))
+        ) as response:
             chunks = response.aiter_bytes()
             raw = await anext(chunks)
             os.kill(engine.pid, signal.SIGKILL)
             raw += b"".join([chunk async for chunk in chunks])
         assert "engine stopped" in way.terminal_error(raw)
-        again = await client.post(way.path, json=way.body(MODEL, "Say hi.", **way.limit(20)))
+        again = await client.post(way.path, json=way.body(MODEL, "Say hi.", **way.greedy(20)))
         assert way.text(again.content)
     assert daemon.zombies() == []
 
@@ -172,7 +176,7 @@ async def test_sigterm_with_an_open_stream(make_engine_daemon: MakeEngineDaemon)
     async with daemon.client() as client:
         await preload(client, MODEL)
         engines = daemon.engines()
-        body = way.body(MODEL, "Write a very long story.", options={"temperature": 1.5, "num_predict": 4000})
+        body = way.body(MODEL, ENDLESS, **way.greedy(4000))
         async with client.stream("POST", way.path, json=body) as response:
             chunks = response.aiter_bytes()
             raw = await anext(chunks)

@@ -24,11 +24,11 @@ class Way:
             body["max_tokens"] = 1000
         return {**body, **more}
 
-    def limit(self, tokens: int) -> dict[str, Any]:
-        """What limits the answer, for `body`."""
+    def greedy(self, tokens: int) -> dict[str, Any]:
+        """Options for `body`: always the most likely token, and at most so many."""
         if self.name in ("chat", "generate"):
-            return {"options": {"num_predict": tokens}}
-        return {"max_tokens": tokens}
+            return {"options": {"temperature": 0, "num_predict": tokens}}
+        return {"temperature": 0, "max_tokens": tokens}
 
     def text(self, raw: bytes) -> str:
         """The text of a whole answer, checked to have ended properly."""
