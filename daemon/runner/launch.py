@@ -15,7 +15,7 @@ from daemon.errors import LoadFailed
 CACHE_RAM_MIB = 1024
 
 # A cancelled prefill ends with its batch, so a batch should be short in time. On a CPU 256 is as fast as 512
-# (measured: 230 and 233 tokens/s, medians of 6) and ends in half the time; a GPU wants more at once.
+# (measured: 240 and 233 tokens/s, medians of 6) and ends in half the time; a GPU wants more at once.
 CPU_BATCH = 256
 GPU_BATCH = 512
 
