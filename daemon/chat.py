@@ -4,7 +4,7 @@ Modelled on OpenAI's chat completions, which every engine of interest speaks. Di
 (`middleware/`), the runner sends it to the engine (`runner/upstream.py`). All values are frozen; none does I/O.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
@@ -300,11 +300,3 @@ class Assembly:
             for _, (call_id, name, fragments) in sorted(self._calls.items())
         )
         return Answer("".join(self._text), "".join(self._thinking), calls, self._done, tuple(self._logprobs))
-
-
-def assemble(events: Iterable[Event]) -> Answer:
-    """One Answer from all events of it."""
-    assembly = Assembly()
-    for event in events:
-        assembly.feed(event)
-    return assembly.answer()

@@ -7,7 +7,7 @@ neither an empty part, nor `..`, nor a separator can occur in a path made of par
 """
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from daemon.errors import InvalidRequest
@@ -42,7 +42,6 @@ class ModelName:
     tag: str = DEFAULT_TAG
     namespace: str = DEFAULT_NAMESPACE
     host: str = DEFAULT_HOST
-    explicit_tag: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         for pattern, part in (
@@ -73,7 +72,7 @@ class ModelName:
         namespace = front[-1] if front else DEFAULT_NAMESPACE
         host = front[0] if len(front) == 2 else DEFAULT_HOST
         try:
-            return cls(model, tag, namespace, host, bool(colon))
+            return cls(model, tag, namespace, host)
         except BadName:
             raise BadName(text) from None
 
@@ -99,4 +98,4 @@ class ModelName:
         return PurePosixPath(self.host, self.namespace, self.model, self.tag)
 
     def with_tag(self, tag: str) -> "ModelName":
-        return replace(self, tag=tag, explicit_tag=True)
+        return replace(self, tag=tag)

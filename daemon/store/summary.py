@@ -70,11 +70,6 @@ class Summary:
         """Raises BadModel."""
         return self.number("embedding_length")
 
-    @property
-    def block_count(self) -> int | None:
-        """Layers. Raises BadModel."""
-        return self.number("block_count")
-
     def key(self, name: str) -> str:
         """The metadata key of `name`, which is the architecture's unless it is general or the tokenizer's."""
         return name if name.startswith(("general.", "tokenizer.")) else f"{self.architecture}.{name}"

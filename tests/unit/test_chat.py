@@ -21,8 +21,8 @@ from daemon.chat import (
     ToolCall,
     ToolCallDelta,
     Usage,
-    assemble,
 )
+from tests.fakes.answers import assemble
 
 DONE = Done(FinishReason.STOP, Usage(3, 1, 2))
 

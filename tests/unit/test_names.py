@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,26 +9,25 @@ D = "registry.ollama.ai"
 
 
 @pytest.mark.parametrize(
-    ("text", "parts", "explicit"),
+    ("text", "parts"),
     [
-        ("smollm2", (D, "library", "smollm2", "latest"), False),
-        ("smollm2:135m", (D, "library", "smollm2", "135m"), True),
-        ("me/smollm2", (D, "me", "smollm2", "latest"), False),
-        ("hf.co/user/Repo-GGUF:Q4_K_M", ("hf.co", "user", "Repo-GGUF", "Q4_K_M"), True),
-        ("localhost:5000/ns/m", ("localhost:5000", "ns", "m", "latest"), False),
-        ("localhost:5000/ns/m:t", ("localhost:5000", "ns", "m", "t"), True),
-        ("https://host/ns/m:t", ("host", "ns", "m", "t"), True),
-        ("ollama://m", (D, "library", "m", "latest"), False),
-        ("a..b", (D, "library", "a..b", "latest"), False),
-        ("_m:_t", (D, "library", "_m", "_t"), True),
-        ("m" * 80, (D, "library", "m" * 80, "latest"), False),
+        ("smollm2", (D, "library", "smollm2", "latest")),
+        ("smollm2:135m", (D, "library", "smollm2", "135m")),
+        ("me/smollm2", (D, "me", "smollm2", "latest")),
+        ("hf.co/user/Repo-GGUF:Q4_K_M", ("hf.co", "user", "Repo-GGUF", "Q4_K_M")),
+        ("localhost:5000/ns/m", ("localhost:5000", "ns", "m", "latest")),
+        ("localhost:5000/ns/m:t", ("localhost:5000", "ns", "m", "t")),
+        ("https://host/ns/m:t", ("host", "ns", "m", "t")),
+        ("ollama://m", (D, "library", "m", "latest")),
+        ("a..b", (D, "library", "a..b", "latest")),
+        ("_m:_t", (D, "library", "_m", "_t")),
+        ("m" * 80, (D, "library", "m" * 80, "latest")),
     ],
 )
-def test_parse(text: str, parts: tuple[str, ...], explicit: bool) -> None:
+def test_parse(text: str, parts: tuple[str, ...]) -> None:
     name = ModelName.parse(text)
     assert name.path.parts == parts
     assert name.full == f"{parts[0]}/{parts[1]}/{parts[2]}:{parts[3]}"
-    assert name.explicit_tag is explicit
 
 
 @pytest.mark.parametrize(
@@ -97,5 +94,5 @@ def test_accepted_names_are_safe_and_stable(text: str) -> None:
     assert not {"", ".", ".."} & set(name.path.parts)
     assert not any(separator in part for part in name.path.parts for separator in "/\\\x00\n")
     again = ModelName.parse(str(name))
-    assert again == replace(name, explicit_tag=True)
+    assert again == name
     assert ModelName.parse(name.full) == again

@@ -24,12 +24,12 @@ from daemon.chat import (
     Timings,
     ToolCallDelta,
     Usage,
-    assemble,
 )
 from daemon.errors import EngineFailed
 from daemon.framing import NdjsonDecoder, SseDecoder
 from daemon.middleware import anthropic, ollama, openai
 from daemon.middleware.dialect import Dialect
+from tests.fakes.answers import assemble
 
 REQUEST = ChatRequest(model="m", messages=(Message("user", (Text("hi"),)),), stream=True, include_usage=True)
 

@@ -20,6 +20,7 @@ from daemon import chat
 from daemon.errors import MgrError
 from daemon.middleware import anthropic, ollama, openai
 from daemon.middleware.dialect import Dialect, Reply
+from tests.fakes.answers import assemble
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 UPDATE = bool(os.environ.get("MGR_UPDATE_GOLDEN"))
@@ -99,7 +100,7 @@ def results(dialect: Dialect, case: Path) -> dict[str, str]:
         return canonical | {"reply.json": answer(dialect.loaded(request, CREATED))}
     assert isinstance(request, chat.ChatRequest | chat.CompletionRequest)
     source = events(case / "events.json")
-    reply = dialect.reply(request, chat.assemble(source), CREATED)
+    reply = dialect.reply(request, assemble(source), CREATED)
     return canonical | {"reply.json": answer(reply), "stream.txt": stream(dialect, request, source)}
 
 

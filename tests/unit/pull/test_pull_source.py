@@ -51,7 +51,7 @@ def test_sources_and_their_names(text: str, source: Source, name: str) -> None:
     assert str(default_name(source)) == name
 
 
-@pytest.mark.parametrize("text", ["smollm2", "SmolLM2", "smollm2:135m", "library/smollm2"[8:]])
+@pytest.mark.parametrize("text", ["smollm2", "SmolLM2", "smollm2:135m", "smollm2:latest"])
 def test_a_short_name_is_a_pinned_file(text: str) -> None:
     source = parse_source(text, SHORT)
     assert isinstance(source, ShortName)
@@ -121,9 +121,16 @@ def test_what_is_not_supported_is_told_with_what_works(text: str) -> None:
         parse_source(text, SHORT)
 
 
-@pytest.mark.parametrize("text", ["llama3", "smollm2:360m", "smollm2:latest"])
-def test_an_unknown_short_name(text: str) -> None:
-    with pytest.raises(NotFound, match=f"model '{text}' not found.*short names smollm2"):
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("llama3", "sources are .*short names smollm2"),
+        ("smolm2", r"did you mean 'smollm2'\?"),
+        ("smollm2:360m", r"did you mean 'smollm2'\?"),
+    ],
+)
+def test_an_unknown_short_name(text: str, hint: str) -> None:
+    with pytest.raises(NotFound, match=f"model '{text}' not found.*; {hint}"):
         parse_source(text, SHORT)
 
 

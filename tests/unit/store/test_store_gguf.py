@@ -59,7 +59,7 @@ def test_types_are_those_of_the_gguf_package() -> None:
 def test_a_valid_file(version: int) -> None:
     summary = summary_of(gguf(version=version))
     assert (summary.architecture, summary.name, summary.file_type) == ("llama", "Tiny", "F32")
-    assert (summary.context_length, summary.embedding_length, summary.block_count) == (128, 32, 1)
+    assert (summary.context_length, summary.embedding_length, summary.number("block_count")) == (128, 32, 1)
     assert summary.parameter_count == 64
     assert summary.tensors == (Tensor("output.weight", "F32", (32, 2)),)
     assert summary.array_counts == {"tokenizer.ggml.tokens": 3}
