@@ -1,10 +1,10 @@
 """The one canonical form of a request and of its answer.
 
 Modelled on OpenAI's chat completions, which every engine of interest speaks. Dialects convert to and from it
-(`middleware/`), the runner sends it to the engine (`runner/upstream.py`). All values are frozen; none does I/O.
+(`middleware/`), the runner sends it to the engine (`runner/wire.py`). All values are frozen; none does I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
@@ -252,6 +252,13 @@ class Done:
 
 
 Event: TypeAlias = Progress | TextDelta | ThinkingDelta | ToolCallDelta | Done
+
+# What comes of an answer before its end.
+Piece: TypeAlias = Progress | TextDelta | ThinkingDelta | ToolCallDelta
+
+# Takes the pieces of an answer, as many as arrived together, never none. Called where they arrive, so it is quick and
+# never waits: None means that it took them, else it is what to wait for before it gets more.
+Sink: TypeAlias = Callable[[Sequence[Piece]], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from daemon.chat import (
     Usage,
 )
 from daemon.errors import Kind, MgrError, PromptTooLong
-from daemon.framing import sse, to_json
+from daemon.framing import Template, sse, to_json
 from daemon.middleware import request as pieces
 from daemon.middleware.dialect import (
     DEFAULT_ERROR_TYPE,
@@ -202,24 +202,28 @@ class _Encoder(StreamEncoder):
         self._started = False
         self._open: str | int | None = None
         self._index = -1
+        self._template = self._text_template()
 
     def _progress(self, event: Progress) -> None:
         self._prompt = Usage(prompt=event.total, cached=event.cached)
 
-    def _delta(self, event: TextDelta | ThinkingDelta | ToolCallDelta) -> bytes:
-        match event:
-            case TextDelta():
-                opening = self._enter("text", {"type": "text", "text": ""})
-                return opening + self._piece({"type": "text_delta", "text": event.text})
-            case ThinkingDelta():
-                opening = self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-                return opening + self._piece({"type": "thinking_delta", "thinking": event.text})
-            case ToolCallDelta():
-                call = {"type": "tool_use", "id": event.id or "", "name": event.name or "", "input": {}}
-                opening = self._enter(event.index, call)
-                if not event.arguments:
-                    return opening
-                return opening + self._piece({"type": "input_json_delta", "partial_json": event.arguments})
+    def _text(self, delta: TextDelta) -> bytes:
+        if self._open == "text":
+            return self._template.fill(delta.text)
+        opening = self._enter("text", {"type": "text", "text": ""})
+        self._template = self._text_template()
+        return opening + self._template.fill(delta.text)
+
+    def _thinking(self, delta: ThinkingDelta) -> bytes:
+        opening = self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+        return opening + self._piece({"type": "thinking_delta", "thinking": delta.text})
+
+    def _call(self, delta: ToolCallDelta) -> bytes:
+        call = {"type": "tool_use", "id": delta.id or "", "name": delta.name or "", "input": {}}
+        opening = self._enter(delta.index, call)
+        if not delta.arguments:
+            return opening
+        return opening + self._piece({"type": "input_json_delta", "partial_json": delta.arguments})
 
     def _enter(self, block: str | int, start: dict[str, Any]) -> bytes:
         if block == self._open:
@@ -228,6 +232,10 @@ class _Encoder(StreamEncoder):
         self._open = block
         self._index += 1
         return before + _event("content_block_start", index=self._index, content_block=start)
+
+    def _text_template(self) -> Template:
+        """Of the block that is open now."""
+        return Template(lambda text: self._piece({"type": "text_delta", "text": text}))
 
     def _piece(self, delta: dict[str, Any]) -> bytes:
         return _event("content_block_delta", index=self._index, delta=delta)

@@ -18,6 +18,8 @@ class StreamEncoder(ABC):
     def feed(self, event: Event) -> bytes:
         if self._ended:
             return b""
+        if isinstance(event, TextDelta):  # first, as nearly all are
+            return self._text(event) if event.text else b""
         match event:
             case Done():
                 self._done = event
@@ -25,9 +27,10 @@ class StreamEncoder(ABC):
             case Progress():
                 self._progress(event)
                 return b""
-            case TextDelta(text="") | ThinkingDelta(text=""):
-                return b""
-        return self._delta(event)
+            case ThinkingDelta():
+                return self._thinking(event) if event.text else b""
+            case ToolCallDelta():
+                return self._call(event)
 
     def keep_alive(self) -> bytes:
         return b"" if self._ended else self._ping()
@@ -50,7 +53,13 @@ class StreamEncoder(ABC):
         """Prefill went on."""
 
     @abstractmethod
-    def _delta(self, event: TextDelta | ThinkingDelta | ToolCallDelta) -> bytes: ...
+    def _text(self, delta: TextDelta) -> bytes: ...
+
+    @abstractmethod
+    def _thinking(self, delta: ThinkingDelta) -> bytes: ...
+
+    @abstractmethod
+    def _call(self, delta: ToolCallDelta) -> bytes: ...
 
     @abstractmethod
     def _ping(self) -> bytes: ...

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Protocol
 
 from daemon.chat import (
@@ -31,7 +32,7 @@ from daemon.chat import (
     ToolCallDelta,
 )
 from daemon.errors import InvalidRequest, MgrError
-from daemon.framing import ndjson, to_json
+from daemon.framing import Template, ndjson, to_json
 from daemon.middleware import request as pieces
 from daemon.middleware.dialect import STATUS, Dialect, Reply, read_object, retry_headers
 from daemon.middleware.encoding import StreamEncoder, arguments_object
@@ -217,10 +218,19 @@ def _extras(thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
     return extras
 
 
-def _head(model: str, when: float) -> dict[str, Any]:
+def _head(model: str, created_at: str) -> dict[str, Any]:
+    return {"model": model, "created_at": created_at}
+
+
+def _moment(when: float) -> str:
     fraction, seconds = math.modf(when)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return {"model": model, "created_at": f"{moment:%Y-%m-%dT%H:%M:%S}.{int(fraction * 1e9):09d}Z"}
+    return f"{_second(int(seconds))}.{int(fraction * 1e9):09d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    """Most lines are of the same second as the one before."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _tail(done: Done) -> dict[str, Any]:
@@ -246,19 +256,21 @@ class _Encoder(StreamEncoder):
         self._shape = shape
         self._clock = clock
         self._calls = Assembly()
+        self._before = to_json(_head(model, ""))[: -len('"}')]
+        self._template = Template(lambda text: ndjson(shape(text) | {"done": False})[1:])
 
     def _line(self, piece: dict[str, Any], tail: dict[str, Any]) -> bytes:
-        return ndjson(_head(self._model, self._clock()) | piece | tail)
+        return ndjson(_head(self._model, _moment(self._clock())) | piece | tail)
 
-    def _delta(self, event: TextDelta | ThinkingDelta | ToolCallDelta) -> bytes:
-        match event:
-            case TextDelta():
-                return self._line(self._shape(event.text), {"done": False})
-            case ThinkingDelta():
-                return self._line(self._shape("", event.text), {"done": False})
-            case ToolCallDelta():
-                self._calls.feed(event)
-                return b""
+    def _text(self, delta: TextDelta) -> bytes:
+        return self._before + _moment(self._clock()).encode() + b'",' + self._template.fill(delta.text)
+
+    def _thinking(self, delta: ThinkingDelta) -> bytes:
+        return self._line(self._shape("", delta.text), {"done": False})
+
+    def _call(self, delta: ToolCallDelta) -> bytes:
+        self._calls.feed(delta)
+        return b""
 
     def _ping(self) -> bytes:
         # Not a blank line: the official Python client parses every line as JSON.
@@ -296,11 +308,11 @@ class OllamaDialect(Dialect):
 
     def reply(self, request: TokenRequest, answer: Answer, created: float) -> Reply:
         piece = self.shape(answer.text, answer.thinking, answer.tool_calls)
-        return Reply(200, to_json(_head(request.model, created) | piece | _tail(answer.done)), JSON)
+        return Reply(200, to_json(_head(request.model, _moment(created)) | piece | _tail(answer.done)), JSON)
 
     def loaded(self, request: LoadRequest, created: float) -> Reply:
         tail = {"done": True, "done_reason": "unload" if request.keep_alive == 0 else "load"}
-        return Reply(200, to_json(_head(request.model, created) | self.shape("") | tail), JSON)
+        return Reply(200, to_json(_head(request.model, _moment(created)) | self.shape("") | tail), JSON)
 
     def error(self, error: MgrError) -> Reply:
         body = to_json({"error": error.message})

@@ -22,7 +22,7 @@ from daemon.chat import (
     Usage,
 )
 from daemon.errors import Kind, MgrError, ModelNotFound
-from daemon.framing import sse, sse_comment, to_json
+from daemon.framing import Template, sse, sse_comment, to_json
 from daemon.middleware import request as pieces
 from daemon.middleware.dialect import (
     DEFAULT_ERROR_TYPE,
@@ -160,20 +160,23 @@ class _Encoder(StreamEncoder):
         self._head = _head("chat.completion.chunk", model, created)
         self._include_usage = include_usage
         self._role = {"role": "assistant"}
+        self._template = Template(lambda text: sse(to_json(self._body({"content": text}))))
+
+    def _body(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        return self._head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         role, self._role = self._role, {}
-        choice = {"index": 0, "delta": role | delta, "finish_reason": finish_reason}
-        return sse(to_json(self._head | {"choices": [choice]}))
+        return sse(to_json(self._body(role | delta, finish_reason)))
 
-    def _delta(self, event: TextDelta | ThinkingDelta | ToolCallDelta) -> bytes:
-        match event:
-            case TextDelta():
-                return self._chunk({"content": event.text})
-            case ThinkingDelta():
-                return self._chunk({"reasoning_content": event.text})
-            case ToolCallDelta():
-                return self._chunk({"tool_calls": [_call_delta(event)]})
+    def _text(self, delta: TextDelta) -> bytes:
+        return self._chunk({"content": delta.text}) if self._role else self._template.fill(delta.text)
+
+    def _thinking(self, delta: ThinkingDelta) -> bytes:
+        return self._chunk({"reasoning_content": delta.text})
+
+    def _call(self, delta: ToolCallDelta) -> bytes:
+        return self._chunk({"tool_calls": [_call_delta(delta)]})
 
     def _ping(self) -> bytes:
         return sse_comment("keep-alive")
@@ -188,10 +191,10 @@ class _Encoder(StreamEncoder):
         return sse(to_json(_error_object(error)))
 
 
-def _call_delta(event: ToolCallDelta) -> dict[str, Any]:
-    function = {"name": event.name} if event.name is not None else {}
-    first = {"id": event.id, "type": "function"} if event.id is not None else {}
-    return {"index": event.index, **first, "function": function | {"arguments": event.arguments}}
+def _call_delta(delta: ToolCallDelta) -> dict[str, Any]:
+    function = {"name": delta.name} if delta.name is not None else {}
+    first = {"id": delta.id, "type": "function"} if delta.id is not None else {}
+    return {"index": delta.index, **first, "function": function | {"arguments": delta.arguments}}
 
 
 class OpenAIDialect(Dialect):

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -15,10 +15,10 @@ from daemon.chat import (
     CompletionRequest,
     Done,
     EmbedRequest,
-    Event,
     LoadRequest,
     Message,
     Sampling,
+    Sink,
     Text,
     TokenRequest,
 )
@@ -91,39 +91,33 @@ def _endpoint(services: Services, dialect: Dialect) -> Callable[[Request], Await
             return _LoadResponse(services, dialect, parsed)
         if isinstance(parsed, EmbedRequest):
             return to_response(dialect.error(NotSupported("embeddings are not supported yet")))
-        return ModelResponse(dialect, parsed, lambda: _events(services, dialect.defaults, parsed))
+        return ModelResponse(dialect, parsed, partial(_answer, services, dialect.defaults, parsed))
 
     return endpoint
 
 
-async def _events(
-    services: Services, defaults: Sampling, request: TokenRequest
-) -> AsyncGenerator[Event, None]:
-    """The answer's events. The lease is held until this generator is closed, however it ends.
+async def _answer(services: Services, defaults: Sampling, request: TokenRequest, sink: Sink) -> Done:
+    """Gives the answer's pieces to `sink` and returns its end. The lease is held until then, however it ends.
 
     An engine that died before it answered at all costs only time: another is asked, once.
     """
     started = time.monotonic()
     model = await asyncio.to_thread(services.store.resolve, request.model)
     prepared = prepare(request, model, defaults)
-    for last in (False, True):
-        try:
-            async with (
-                services.scheduler.lease(weights(model), prepared.load, request.keep_alive) as lease,
-                aclosing(lease.runner.answer(prepared)) as events,
-            ):
-                async for event in events:
-                    yield _timed(event, started, lease.waited) if isinstance(event, Done) else event
-            return
-        except EngineGone:
-            if last:
-                raise
+    try:
+        return await _leased(services, model, prepared, sink, started)
+    except EngineGone:
+        return await _leased(services, model, prepared, sink, started)
 
 
-def _timed(done: Done, started: float, waited: float) -> Done:
-    """With the times that only this side of the engine knows."""
-    total = time.monotonic() - started
-    return replace(done, timings=replace(done.timings, total=total, load=waited))
+async def _leased(
+    services: Services, model: Model, request: TokenRequest, sink: Sink, started: float
+) -> Done:
+    async with services.scheduler.lease(weights(model), request.load, request.keep_alive) as lease:
+        done = await lease.runner.answer(request, sink)
+        # These times only this side of the engine knows.
+        total = time.monotonic() - started
+        return replace(done, timings=replace(done.timings, total=total, load=lease.waited))
 
 
 def prepare(request: TokenRequest, model: Model, defaults: Sampling) -> TokenRequest:

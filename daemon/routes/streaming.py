@@ -11,34 +11,37 @@ when sending fails.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from types import coroutine
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from daemon.chat import Assembly, Event, TokenRequest
+from daemon.chat import Assembly, Done, Piece, Sink, TokenRequest
 from daemon.errors import MgrError
 from daemon.middleware.access import to_response
 from daemon.middleware.dialect import Dialect, Encoder
+from daemon.protocol import DirectWrite, direct_write
 
 log = logging.getLogger("mgr.routes")
 
 KEEP_ALIVE_SECONDS = 5.0
 _CLEAN_UP_SECONDS = 5.0
 
-Events = Callable[[], AsyncGenerator[Event, None]]
+# Gives the pieces of one answer to the sink and returns its end, or raises.
+Work = Callable[[Sink], Awaitable[Done]]
 
 
 class ModelResponse(Response):
-    """Answers `request` with the events that `events` yields, in the form of `dialect`."""
+    """Answers `request` with what `work` gives, in the form of `dialect`."""
 
-    def __init__(self, dialect: Dialect, request: TokenRequest, events: Events) -> None:
+    def __init__(self, dialect: Dialect, request: TokenRequest, work: Work) -> None:
         self.status_code = 200
         self.background = None
         self._dialect = dialect
         self._request = request
-        self._events = events
+        self._work = work
         self._created = time.time()  # for display
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,10 +55,13 @@ class ModelResponse(Response):
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         assembly = Assembly()
+
+        def take(pieces: Sequence[Piece]) -> None:
+            for piece in pieces:
+                assembly.feed(piece)
+
         try:
-            async with aclosing(self._events()) as events:
-                async for event in events:
-                    assembly.feed(event)
+            assembly.feed(await self._work(take))
             reply = self._dialect.reply(self._request, assembly.answer(), self._created)
         except Exception as error:
             reply = self._dialect.error(known(error))
@@ -63,72 +69,141 @@ class ModelResponse(Response):
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         encoder = self._dialect.encoder(self._request, self._created)
-        body = Body(send, self._dialect.stream_media_type)
+        body = Body(send, self._dialect.stream_media_type, direct_write(scope))
+        feed, push = encoder.feed, body.push
+
+        def take(pieces: Sequence[Piece]) -> Awaitable[None] | None:
+            return push(b"".join([feed(piece) for piece in pieces]))
+
         try:
-            async with _kept_alive(body, encoder), aclosing(self._events()) as events:
-                async for event in events:
-                    await body.write(encoder.feed(event))
-            await body.write(encoder.finish())
+            with _KeptAlive(body, encoder):
+                encoder.feed(await self._work(take))
+            last = encoder.finish()
         except Exception as error:
             if not body.started:
                 await to_response(self._dialect.error(known(error)))(scope, receive, send)
                 return
-            await body.write(encoder.fail(known(error)))
-        await body.end()
+            last = encoder.fail(known(error))
+        except asyncio.CancelledError:
+            body.give_up()
+            raise
+        await body.end(last)
 
 
 class Body:
     """The streamed body. The head goes out with the first bytes."""
 
-    def __init__(self, send: Send, media_type: str) -> None:
+    def __init__(self, send: Send, media_type: str, direct: DirectWrite | None = None) -> None:
         self._send = send
         self._media_type = media_type
-        self._lock = asyncio.Lock()  # the keep-alive writes too
+        self._direct = direct
+        self._behind: asyncio.Task[None] | None = None
         self.started = False
         self.written = time.monotonic()
 
-    async def write(self, data: bytes) -> None:
+    @property
+    def blocked(self) -> bool:
+        """Whether the client is behind: what was pushed last has not been sent yet."""
+        return self._behind is not None and not self._behind.done()
+
+    def push(self, data: bytes) -> Awaitable[None] | None:
+        """Sends at once while the client keeps up. Else returns what to wait for before more is pushed."""
         if not data:
-            return
-        async with self._lock:
-            if not self.started:
-                await self._start()
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            return self._behind
+        if self.started and self._behind is None and self._direct is not None and self._direct(data):
             self.written = time.monotonic()
+            return None
+        self._behind = at_once(self._write(data))
+        return self._behind
 
-    async def end(self) -> None:
-        async with self._lock:
-            if not self.started:
-                await self._start()
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def write(self, data: bytes) -> None:
+        if (waiting := self.push(data)) is not None:
+            await waiting
 
-    async def _start(self) -> None:
-        headers = [
+    async def end(self, data: bytes = b"") -> None:
+        """The last bytes, and the end of the body."""
+        await self._write(data, more=False)
+
+    def give_up(self) -> None:
+        """What could not be sent yet never will be."""
+        if self._behind is not None:
+            self._behind.cancel()
+
+    async def _write(self, data: bytes, *, more: bool = True) -> None:
+        if self._behind is not None:
+            await self._behind
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._headers()})
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        self.written = time.monotonic()
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        return [
             (b"content-type", self._media_type.encode()),
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
         ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self.started = True
 
 
-@asynccontextmanager
-async def _kept_alive(body: Body, encoder: Encoder) -> AsyncIterator[None]:
-    async def beat() -> None:
-        while True:
-            pause = body.written + KEEP_ALIVE_SECONDS - time.monotonic()
-            if pause > 0:
-                await asyncio.sleep(pause)
-            else:
-                await body.write(encoder.keep_alive())
-                body.written = time.monotonic()
+def at_once(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
+    """Runs `work` here and now, up to where it has to wait. That is nearly always its end; else a task goes on with it.
 
-    beating = asyncio.create_task(beat(), name="keep-alive")
+    An ASGI server's `send` waits only while its client is behind, and a task for each chunk would cost more than all
+    the rest of a chunk's way.
+    """
     try:
-        yield
+        waits_for = work.send(None)
+    except StopIteration:
+        return None
+    return asyncio.create_task(_go_on(work, waits_for), name="rest of a write")
+
+
+async def _go_on(work: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    await _resumed(work, waits_for)
+
+
+@coroutine
+def _resumed(work: Coroutine[Any, Any, None], waits_for: Any) -> Iterator[Any]:
+    """Yields to the event loop what `work` waits for, as `await` would have."""
+    try:
+        while True:
+            try:
+                answer = yield waits_for
+            except BaseException as error:
+                waits_for = work.throw(error)
+            else:
+                waits_for = work.send(answer)
+    except StopIteration:
+        pass
     finally:
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
+        work.close()
+
+
+class _KeptAlive:
+    """While entered, sends what the client ignores when nothing else was sent for KEEP_ALIVE_SECONDS."""
+
+    def __init__(self, body: Body, encoder: Encoder) -> None:
+        self._body = body
+        self._encoder = encoder
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> None:
+        self._sleep(KEEP_ALIVE_SECONDS)
+
+    def __exit__(self, *raised: object) -> None:
+        self._timer.cancel()
+
+    def _sleep(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._beat)
+
+    def _beat(self) -> None:
+        pause = self._body.written + KEEP_ALIVE_SECONDS - time.monotonic()
+        if pause <= 0:
+            pause = KEEP_ALIVE_SECONDS
+            if not self._body.blocked:
+                self._body.push(self._encoder.keep_alive())
+        self._sleep(pause)
 
 
 async def until_client_leaves(work: Callable[[], Coroutine[None, None, None]], receive: Receive) -> None:

@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from daemon.chat import Event, TokenRequest
+from daemon.chat import Done, Sink, TokenRequest
 from daemon.errors import EngineFailed, EngineGone, LoadFailed, MgrError, Misconfigured
 from daemon.runner import health
 from daemon.runner.endpoint import Endpoint, RunDirectory
@@ -160,11 +160,14 @@ class Runner:
             await self._release()
         return status
 
-    def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
-        """The events of one answer. Raises EngineGone; when iterated also EngineFailed and InvalidRequest."""
+    async def answer(self, request: TokenRequest, sink: Sink) -> Done:
+        """Gives the pieces of one answer to `sink` and returns its end. Cancelling ends the engine's work on it.
+
+        Raises EngineGone before the engine answered at all, EngineFailed, InvalidRequest or PromptTooLong.
+        """
         if self._running is None or self._state is not State.READY:
             raise EngineGone(f"model '{self.launch.alias}' has just been unloaded; ask again")
-        return self._running.upstream.answer(request)
+        return await self._running.upstream.answer(request, sink)
 
     async def _lost(self, silent: bool) -> None:
         """A request was broken off. If that is because the engine died, its exit has been told when this returns.
@@ -197,7 +200,7 @@ class Runner:
         if not running.watcher.done():
             if self._state is not State.STOPPING:
                 self._move(Transition.STOP)
-            await running.upstream.aclose(reason)
+            running.upstream.close(reason)
             await running.child.stop()
             await asyncio.wait({running.watcher}, timeout=_REAP_SECONDS)
             if not running.watcher.done():
@@ -207,7 +210,7 @@ class Runner:
     async def _release(self) -> None:
         if self._running is not None:
             running, self._running = self._running, None
-            await running.upstream.aclose("")
+            running.upstream.close("")
             with contextlib.suppress(OSError):
                 running.endpoint.remove()
 

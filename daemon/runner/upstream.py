@@ -1,100 +1,109 @@
-"""HTTP to one engine over its Unix socket. The only place that knows httpx on this side."""
+"""HTTP to one engine: asks it, reads its answer, and tells apart how that can go wrong."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+import asyncio
+from collections.abc import Awaitable, Callable
 
-import httpx
-
-from daemon.chat import Event, TokenRequest
+from daemon.chat import Done, Sink, TokenRequest
 from daemon.errors import EngineFailed, EngineGone
-from daemon.framing import FramingError, SseDecoder
+from daemon.framing import FramingError, SseDecoder, to_json
 from daemon.runner.endpoint import Endpoint
+from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens
 from daemon.runner.wire import AnswerReader, body_for, error_from, parse_object, path_for
 
-_MAX_ERROR_BYTES = 64 * 1024
 _PROBE_SECONDS = 2.0
+_JSON = "Content-Type: application/json"
 
 
 class Upstream:
-    """A client of the engine at `endpoint`. Nothing in the environment (proxies, certificates) is looked at.
+    """A client of the engine at `endpoint`.
 
     `on_lost` is awaited when the engine, although it was ready, broke a request off; its argument says whether
     it does not even listen any more.
     """
 
     def __init__(self, endpoint: Endpoint, on_lost: Callable[[bool], Awaitable[None]]) -> None:
+        self._endpoint = endpoint
         self._on_lost = on_lost
-        self._closed = ""
-        unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=8)
-        self._client = httpx.AsyncClient(
-            # No TLS is spoken on the socket; a context for it would cost 30 ms, and read files.
-            transport=httpx.AsyncHTTPTransport(
-                uds=str(endpoint.socket),
-                limits=unlimited,
-                verify=False,
-                trust_env=False,
-            ),
-            base_url="http://engine",
-            headers={"Authorization": f"Bearer {endpoint.key}", "Accept-Encoding": "identity"},
-            timeout=None,  # noqa: S113 - an answer may take any time; its client ends the wait by leaving
-            trust_env=False,
-        )
+        self._closed = False
+        self._reason = ""
+        self._open: set[Exchange] = set()
 
     async def health(self) -> int | None:
         """The status of the engine's health route: 503 while it loads, 200 when ready, None when nobody answers."""
+        exchange = Exchange(self._head("GET", "/health"), lambda body: None)
         try:
-            return (await self._client.get("/health", timeout=_PROBE_SECONDS)).status_code
-        except httpx.RequestError:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await self._run(exchange)
+        except (BrokenOff, TimeoutError):
             return None
+        return exchange.status
 
-    async def answer(self, request: TokenRequest) -> AsyncGenerator[Event, None]:
-        """The events of one answer, pulled one at a time; closing it ends the engine's work on it.
+    async def answer(self, request: TokenRequest, sink: Sink) -> Done:
+        """Gives the pieces of one answer to `sink` and returns its end. Cancelling ends the engine's work on it.
 
         Raises EngineFailed (EngineGone before it answered at all), InvalidRequest or PromptTooLong.
         """
-        decoder, reader = SseDecoder(), AnswerReader()
-        async with aclosing(self._chunks(request)) as chunks:
-            async for chunk in chunks:
-                for received in _decoded(decoder, chunk):
-                    for event in reader.read(received):
-                        yield event
-        for event in reader.end():
-            yield event
+        pieces = _Pieces(sink)
+        body = to_json(body_for(request))
+        head = self._head("POST", path_for(request), f"Content-Length: {len(body)}", _JSON)
+        exchange = Exchange(head + body, pieces.take)
+        await self._asked(exchange)
+        if exchange.status != 200:
+            raise error_from(parse_object(exchange.refusal).get("error"), exchange.status)
+        return pieces.end()
 
-    async def _chunks(self, request: TokenRequest) -> AsyncGenerator[bytes, None]:
-        answered = False
+    async def _asked(self, exchange: Exchange) -> None:
         try:
-            async with self._client.stream("POST", path_for(request), json=body_for(request)) as response:
-                answered = True
-                if response.status_code != 200:
-                    error = parse_object(await _start_of(response))
-                    raise error_from(error.get("error"), response.status_code)
-                async for chunk in response.aiter_raw():
-                    yield chunk
-        except httpx.RequestError as error:
-            await self._on_lost(isinstance(error, httpx.ConnectError))
-            why = f": {self._closed}" if self._closed else ""
-            if answered or self._closed:
+            await self._run(exchange)
+        except BrokenOff as error:
+            await self._on_lost(isinstance(error, NobodyListens))
+            why = f": {self._reason}" if self._reason else ""
+            if exchange.status or self._reason:
                 raise EngineFailed(f"the engine stopped while it worked on the answer{why}") from None
             raise EngineGone("the engine stopped before it answered; ask again") from None
 
-    async def aclose(self, reason: str) -> None:
+    async def _run(self, exchange: Exchange) -> None:
+        if self._closed:
+            raise BrokenOff(self._reason)
+        self._open.add(exchange)
+        try:
+            await exchange.run(self._endpoint.socket)
+        finally:
+            self._open.discard(exchange)
+
+    def _head(self, method: str, path: str, *fields: str) -> bytes:
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            "Host: engine",
+            f"Authorization: Bearer {self._endpoint.key}",
+            "Connection: close",
+            *fields,
+        ]
+        return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+    def close(self, reason: str) -> None:
         """Cuts every stream, so that the engine stops at once; their readers get EngineFailed with the reason."""
-        self._closed = self._closed or reason
-        await self._client.aclose()
+        self._closed = True
+        self._reason = self._reason or reason
+        for exchange in [*self._open]:
+            exchange.abort()
 
 
-def _decoded(decoder: SseDecoder, chunk: bytes) -> list[bytes]:
-    try:
-        return [event.data for event in decoder.feed(chunk)]
-    except FramingError as error:
-        raise EngineFailed(f"the engine sent a broken stream: {error}") from None
+class _Pieces:
+    """From the bytes of an event stream to the pieces of an answer."""
 
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._decoder = SseDecoder()
+        self._reader = AnswerReader()
 
-async def _start_of(response: httpx.Response) -> bytes:
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > _MAX_ERROR_BYTES:
-            break
-    return bytes(body)
+    def take(self, body: bytes) -> Awaitable[None] | None:
+        try:
+            received = self._decoder.feed(body)
+        except FramingError as error:
+            raise EngineFailed(f"the engine sent a broken stream: {error}") from None
+        pieces = [part for event in received for part in self._reader.read(event.data)]
+        return self._sink(pieces) if pieces else None
+
+    def end(self) -> Done:
+        return self._reader.end()

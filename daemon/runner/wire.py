@@ -6,16 +6,17 @@ canonical events. Source: llama.cpp's tools/server/README.md, and what its build
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daemon.chat import (
     ChatRequest,
     CompletionRequest,
     Done,
-    Event,
     FinishReason,
     Message,
+    Piece,
     Progress,
     Sampling,
     Text,
@@ -87,20 +88,29 @@ def _message(message: Message) -> dict[str, Any]:
 # ---- the answer
 
 
+# A chunk that holds a piece of text and nothing else, as nearly all do, the way llama-server writes it. What differs
+# from that, an escape in the text too, is read as the JSON that it is.
+_PLAIN = re.compile(
+    rb'\{"choices":\[\{"finish_reason":null,"index":0,"delta":\{"content":"([^"\\]+)"\}\}\],"created":\d+,"id":"[^"\\]*",'
+    rb'"model":"[^"\\]*","system_fingerprint":"[^"\\]*","object":"chat\.completion\.chunk"\}'
+)
+
+
 class AnswerReader:
-    """Reads the chunks of one streamed answer, of either route. Its last event is Done, or it raises."""
+    """Reads the chunks of one streamed answer, of either route."""
 
     def __init__(self) -> None:
         self._reason: FinishReason | None = None
         self._stop_sequence: str | None = None
         self._usage = Usage()
         self._timings = Timings()
-        self.done = False
 
-    def read(self, data: bytes) -> list[Event]:
-        """Events for one `data:` value of the engine. Raises EngineFailed, InvalidRequest or PromptTooLong."""
+    def read(self, data: bytes) -> Sequence[Piece]:
+        """What one `data:` value of the engine brings. Raises EngineFailed, InvalidRequest or PromptTooLong."""
+        if plain := _PLAIN.fullmatch(data):
+            return (TextDelta(plain[1].decode("utf-8", "replace")),)
         if data == b"[DONE]":
-            return self.end()
+            return ()
         chunk = parse_object(data)
         if "error" in chunk:
             raise error_from(chunk["error"], 500)
@@ -109,42 +119,38 @@ class AnswerReader:
             return self._chat(chunk)
         return self._completion(chunk)
 
-    def end(self) -> list[Event]:
-        """The end of the stream. Raises EngineFailed when the answer is not whole."""
-        if self.done:
-            return []
+    def end(self) -> Done:
+        """The end of the answer, when nothing more comes. Raises EngineFailed when it is not whole."""
         if self._reason is None:
             raise EngineFailed("the engine stopped in the middle of the answer")
-        self.done = True
-        return [Done(self._reason, self._usage, self._timings, self._stop_sequence)]
+        return Done(self._reason, self._usage, self._timings, self._stop_sequence)
 
-    def _chat(self, chunk: Mapping[str, Any]) -> list[Event]:
-        events: list[Event] = []
+    def _chat(self, chunk: Mapping[str, Any]) -> list[Piece]:
+        pieces: list[Piece] = []
         if isinstance(progress := chunk.get("prompt_progress"), dict):
-            events.append(_progress(progress))
+            pieces.append(_progress(progress))
         for choice in _objects(chunk.get("choices")):
             delta = _object(choice.get("delta"))
             if text := _text(delta, "reasoning_content"):
-                events.append(ThinkingDelta(text))
+                pieces.append(ThinkingDelta(text))
             if text := _text(delta, "content"):
-                events.append(TextDelta(text))
-            events.extend(_tool_call(call) for call in _objects(delta.get("tool_calls")))
+                pieces.append(TextDelta(text))
+            pieces.extend(_tool_call(call) for call in _objects(delta.get("tool_calls")))
             if reason := choice.get("finish_reason"):
                 self._reason = _finish_reason(str(reason))
-        return events
+        return pieces
 
-    def _completion(self, chunk: Mapping[str, Any]) -> list[Event]:
-        events: list[Event] = []
+    def _completion(self, chunk: Mapping[str, Any]) -> list[Piece]:
+        pieces: list[Piece] = []
         if isinstance(progress := chunk.get("prompt_progress"), dict):
-            events.append(_progress(progress))
+            pieces.append(_progress(progress))
         if text := _text(chunk, "content"):
-            events.append(TextDelta(text))
+            pieces.append(TextDelta(text))
         if chunk.get("stop") is True:
             limit = chunk.get("stop_type") == "limit"
             self._reason = FinishReason.LENGTH if limit else FinishReason.STOP
             self._stop_sequence = _text(chunk, "stopping_word") or None
-            return [*events, *self.end()]
-        return events
+        return pieces
 
     def _counts(self, chunk: Mapping[str, Any]) -> None:
         if isinstance(verbose := chunk.get("__verbose"), dict):

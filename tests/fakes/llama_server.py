@@ -33,7 +33,7 @@ class Behaviour:
     hold_after: int = 1  # ... after so many tokens
     say: list[str] = field(default_factory=list)  # lines to print at the start
     exit_code: int | None = None  # ends right after them
-    nonsense_health: bool = False  # answers its health route with a broken body
+    nonsense_health: bool = False  # answers its health route in another protocol
     spam_bytes: int = 0  # prints so much without a line end before it is ready
     chatty_load: bool = False  # prints a line every now and then while it loads
     ignore_term: bool = False
@@ -111,7 +111,7 @@ class Engine:
 
     async def _health(self, writer: asyncio.StreamWriter) -> None:
         if self._behaviour.nonsense_health:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+            writer.write(b"220 mail.example ESMTP\r\n")
         elif self._ready:
             await respond(writer, 200, {"status": "ok"})
         else:

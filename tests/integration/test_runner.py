@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from daemon.chat import ChatRequest, Message, Text
+from daemon.chat import ChatRequest, Event, Message, Text
 from daemon.errors import EngineFailed, LoadFailed, MgrError
 from daemon.runner import process
 from daemon.runner.endpoint import RunDirectory
@@ -53,6 +53,12 @@ class Rig:
         return [child for child in below_us() if child not in self.others]
 
 
+async def events_of(runner: Runner) -> list[Event]:
+    events: list[Event] = []
+    events.append(await runner.answer(REQUEST, events.extend))
+    return events
+
+
 def below_us() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
@@ -78,14 +84,13 @@ def nothing_is_left() -> Iterator[None]:
 async def test_from_start_to_stop(rig: Rig) -> None:
     runner = rig.runner()
     await runner.ensure_ready()
-    text = [event async for event in runner.answer(REQUEST)]
-    assert len(text) == 6  # progress, four tokens, done
+    assert len(await events_of(runner)) == 6  # progress, four tokens, done
     await runner.stop("test")
     await runner.stop("again")
     assert runner.pid is None
     assert rig.exits == []
     with pytest.raises(EngineFailed, match="just been unloaded"):
-        runner.answer(REQUEST)
+        await events_of(runner)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 40])
@@ -127,8 +132,7 @@ async def test_an_engine_whose_socket_is_gone_is_ended(rig: Rig) -> None:
     for socket in rig.directory.path.glob("*.sock"):
         socket.unlink()
     with pytest.raises(EngineFailed, match="stopped before it answered"):
-        async for _ in runner.answer(REQUEST):
-            pass
+        await events_of(runner)
     await eventually(lambda: rig.exits != [], "its exit is told")
     assert "signal 9" in str(rig.exits[0])
 

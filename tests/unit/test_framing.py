@@ -13,6 +13,7 @@ from daemon.framing import (
     NdjsonDecoder,
     ServerSentEvent,
     SseDecoder,
+    Template,
     ndjson,
     sse,
     sse_comment,
@@ -198,3 +199,43 @@ def test_json_is_one_line_for_every_reader(text: str) -> None:
 def test_json_refuses_what_is_not_legal(value: object) -> None:
     with pytest.raises(ValueError):
         to_json(value)
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))),
+    st.lists(st.integers(0)),
+)
+def test_events_in_whole_chunks_are_read_as_those_that_are_cut(texts: list[str], cuts: list[int]) -> None:
+    """Chunks of whole events go a shorter way; a chunk for each and one for all must give the same."""
+    each = [sse(text.encode()) for text in texts]
+    decoder = SseDecoder()
+    one_by_one = [event for chunk in each for event in decoder.feed(chunk)]
+    assert one_by_one == decode(b"".join(each)) == decode(b"".join(each), cuts) == message(*texts)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [b"data: a\n\ndata: b\ndata: c\n\n"],
+        [b"event: x\n", b"data: a\n\n"],
+        [b"data: a\n", b"data: b\n\n"],
+        [b"data: a\n\n: comment\n\n"],
+        [b"data: a\n\ndata: b\r\n\n"],
+        [b"x", b"data: a\n\n", b"data: b\n\n"],
+    ],
+)
+def test_what_only_looks_like_whole_events(chunks: list[bytes]) -> None:
+    decoder = SseDecoder()
+    whole = [event for chunk in chunks for event in decoder.feed(chunk)]
+    assert whole == [event for byte in b"".join(chunks) for event in SINGLE.feed(bytes([byte]))]
+
+
+SINGLE = SseDecoder()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_template_gives_what_writing_it_anew_gives(text: str) -> None:
+    def line(value: str) -> bytes:
+        return ndjson({"model": "m", "message": {"content": value}, "done": False})
+
+    assert Template(line).fill(text) == line(text)

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from daemon.protocol import HEAD_SECONDS, MAX_HEAD_BYTES, BoundedProtocol
+from daemon.protocol import HEAD_SECONDS, MAX_HEAD_BYTES, BoundedProtocol, direct_write
 
 START = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
@@ -203,3 +203,41 @@ async def test_a_connection_that_ended_has_no_timer(connection: Connection) -> N
     connection.wire.closed = False
     connection.clock.strike()
     assert not connection.wire.closed
+
+
+async def test_the_short_way_writes_what_the_long_way_writes(connection: Connection) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        direct = direct_write(scope)
+        assert direct is not None
+        assert not direct(b"before its head")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"twelve bytes", "more_body": True})
+        assert direct(b"twelve bytes")
+        connection.protocol.pause_writing()
+        assert not direct(b"while the client is behind")
+        connection.protocol.resume_writing()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        assert not direct(b"after the end")
+
+    connection.protocol.app = app
+    await connection.feed(START + b"\r\n")
+    body = connection.wire.written.partition(b"\r\n\r\n")[2]
+    assert body == b"c\r\ntwelve bytes\r\n" * 2 + b"0\r\n\r\n"
+
+
+async def test_the_short_way_ends_with_the_connection(connection: Connection) -> None:
+    wrote = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        connection.protocol.connection_lost(None)
+        direct = direct_write(scope)
+        wrote.append(direct is not None and direct(b"nobody reads this"))
+
+    connection.protocol.app = app
+    await connection.feed(START + b"\r\n")
+    assert wrote == [False]
+
+
+def test_a_server_of_another_kind_has_no_short_way() -> None:
+    assert direct_write({"type": "http"}) is None

@@ -1,17 +1,17 @@
 """The one response: when it sends its status, how it ends, and that nothing is left open whoever goes first."""
 
 import asyncio
-from collections.abc import AsyncGenerator, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
 
-from daemon.chat import ChatRequest, Done, Event, FinishReason, Message, Progress, Text, TextDelta
+from daemon.chat import ChatRequest, Done, Event, FinishReason, Message, Progress, Sink, Text, TextDelta
 from daemon.errors import Busy, EngineFailed
 from daemon.middleware import ollama, openai
 from daemon.middleware.dialect import Dialect
 from daemon.routes import streaming
-from daemon.routes.streaming import Events, ModelResponse
+from daemon.routes.streaming import Body, ModelResponse, at_once
 
 SCOPE: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}
 END = Done(FinishReason.STOP)
@@ -57,7 +57,7 @@ class Source:
         self.waits = asyncio.Event()
         self.closed = False
 
-    async def __call__(self) -> AsyncGenerator[Event, None]:
+    async def __call__(self, sink: Sink) -> Done:
         try:
             for event in self._events:
                 if event is None:
@@ -65,14 +65,17 @@ class Source:
                     await self.go.wait()
                 elif isinstance(event, Exception):
                     raise event
-                else:
-                    yield event
+                elif isinstance(event, Done):
+                    return event
+                elif (waiting := sink([event])) is not None:
+                    await waiting
+            raise EngineFailed("the engine stopped in the middle of the answer")
         finally:
             await asyncio.sleep(0)  # a clean-up that awaits must come to its end too
             self.closed = True
 
 
-async def answer(source: Events, *, stream: bool, dialect: Dialect = openai.CHAT) -> Wire:
+async def answer(source: Source, *, stream: bool, dialect: Dialect = openai.CHAT) -> Wire:
     wire = Wire()
     await ModelResponse(dialect, request(stream=stream), source)(SCOPE, wire.receive, wire.send)
     return wire
@@ -115,11 +118,11 @@ async def test_an_unforeseen_error_tells_nothing_of_our_inside(stream: bool) -> 
     assert b"secret" not in wire.body
 
 
-async def test_events_that_end_without_a_done_are_an_error() -> None:
+async def test_an_answer_that_breaks_off_is_an_error() -> None:
     wire = await answer(Source(TextDelta("a")), stream=True)
     assert b'"error"' in wire.body
     wire = await answer(Source(TextDelta("a")), stream=False)
-    assert wire.statuses == [500]
+    assert wire.statuses == [502]
 
 
 async def test_a_long_wait_gets_a_status_and_keep_alives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,3 +192,115 @@ async def test_a_send_that_fails_closes_the_events() -> None:
     with pytest.raises(OSError, match="gone"):
         await ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, broken)
     assert source.closed
+
+
+# ---- sending without a task
+
+
+async def test_work_that_need_not_wait_is_done_at_once() -> None:
+    done = []
+
+    async def work() -> None:
+        done.append("all")
+
+    assert at_once(work()) is None
+    assert done == ["all"]
+
+
+async def test_work_that_must_wait_goes_on_later() -> None:
+    go, done = asyncio.Event(), []
+
+    async def work() -> None:
+        done.append("begun")
+        await go.wait()
+        await asyncio.sleep(0)
+        done.append("ended")
+
+    rest = at_once(work())
+    assert rest is not None
+    assert done == ["begun"]
+    go.set()
+    await rest
+    assert done == ["begun", "ended"]
+
+
+async def test_work_that_must_wait_can_fail_and_can_be_cancelled() -> None:
+    go, closed = asyncio.Event(), []
+
+    async def work() -> None:
+        try:
+            await go.wait()
+            raise OSError("gone")
+        finally:
+            closed.append(True)
+
+    failing, cancelled = at_once(work()), at_once(work())
+    assert failing is not None
+    assert cancelled is not None
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    assert cancelled.cancelled()
+    go.set()
+    with pytest.raises(OSError, match="gone"):
+        await failing
+    assert closed == [True, True]
+
+
+class SlowWire(Wire):
+    """A server whose client is behind until `catch_up` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caught_up = asyncio.Event()
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        await self.caught_up.wait()
+        await super().send(message)
+
+
+async def test_a_client_that_is_behind_gets_all_in_order() -> None:
+    wire = SlowWire()
+    body = Body(wire.send, "text/plain")
+    first = body.push(b"a")
+    second = body.push(b"b")
+    assert first is not None
+    assert wire.sent == []
+    wire.caught_up.set()
+    assert second is not None
+    await second
+    assert not body.blocked
+    assert body.push(b"c") is None
+    await body.end(b"d")
+    assert wire.statuses == [200]
+    assert wire.body == b"abcd"
+    assert wire.ended
+
+
+async def test_a_client_that_is_behind_holds_the_work_back_and_gets_no_keep_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.001)
+    source, wire = Source(TextDelta("a"), TextDelta("b"), END), SlowWire()
+    task = asyncio.create_task(
+        ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, wire.send)
+    )
+    await asyncio.sleep(0.05)
+    assert wire.sent == []
+    wire.caught_up.set()
+    await task
+    assert source.closed
+    texts = [line for line in wire.body.split(b"\n\n") if b'"content":' in line]
+    assert [b'"content":"a"' in texts[0], b'"content":"b"' in texts[1], len(texts)] == [True, True, 2]
+
+
+async def test_a_client_that_leaves_while_it_is_behind_ends_the_work() -> None:
+    source, wire = Source(TextDelta("a"), END), SlowWire()
+    task = asyncio.create_task(
+        ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, wire.send)
+    )
+    await asyncio.sleep(0)
+    wire.leave.set()
+    await task
+    assert source.closed
+    assert wire.sent == []

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daemon.chat import (
     ChatRequest,
@@ -34,8 +36,30 @@ def chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> byte
 
 
 def read(*data: bytes) -> list[Event]:
+    """The pieces of a whole answer, and its end."""
     reader = AnswerReader()
-    return [event for piece in data for event in reader.read(piece)]
+    return [*(piece for each in data for piece in reader.read(each)), reader.end()]
+
+
+TEXT = (
+    '{"choices":[{"finish_reason":null,"index":0,"delta":{"content":%s}}],"created":1796005290,"id":"chatcmpl-xhxw",'
+    '"model":"smollm2","system_fingerprint":"b11311-0c1e570","object":"chat.completion.chunk"}'
+)
+
+
+@given(st.text())
+def test_a_piece_of_text_as_the_engine_writes_it(text: str) -> None:
+    for escaped in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
+        pieces = AnswerReader().read((TEXT % escaped).encode("utf-8", "replace"))
+        assert list(pieces) == ([TextDelta(text.encode("utf-8", "replace").decode())] if text else [])
+
+
+def test_what_comes_beside_a_piece_of_text_is_not_lost() -> None:
+    more = (TEXT % '"a"')[:-1] + ',"timings":{"prompt_n":2,"predicted_n":1}}'
+    reader = AnswerReader()
+    assert [*reader.read(more.encode())] == [TextDelta("a")]
+    reader.read((TEXT % '"b"').replace("null", '"stop"').encode())
+    assert reader.end() == Done(FinishReason.STOP, Usage(2, 0, 1))
 
 
 def test_every_request_is_streamed_and_reports_its_prefill() -> None:
@@ -140,7 +164,7 @@ def test_an_answer_that_was_cut_off_is_an_error() -> None:
 
 def test_an_error_inside_the_stream() -> None:
     with pytest.raises(EngineFailed, match="slot broke"):
-        read(json.dumps({"error": {"code": 500, "message": "slot broke"}}).encode())
+        AnswerReader().read(json.dumps({"error": {"code": 500, "message": "slot broke"}}).encode())
 
 
 def test_parts_of_a_wrong_type_are_left_out_and_text_can_always_be_encoded() -> None:
@@ -156,8 +180,8 @@ def test_parts_of_a_wrong_type_are_left_out_and_text_can_always_be_encoded() -> 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"nope", b"[" * 100_000])
 def test_what_is_no_json_object_is_a_failure_of_the_engine(data: bytes) -> None:
-    with pytest.raises(EngineFailed):
-        read(data)
+    with pytest.raises(EngineFailed, match="not a JSON object"):
+        AnswerReader().read(data)
 
 
 def test_a_prompt_beyond_the_window_carries_both_counts() -> None:

@@ -1,0 +1,188 @@
+"""One HTTP exchange over a Unix socket: what is handed on and when, how it breaks off, and that it is closed."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens
+
+REQUEST = b"GET / HTTP/1.1\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@asynccontextmanager
+async def serving(script: Script) -> AsyncIterator[Path]:
+    """A server that reads the request's head and then does what `script` says."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await script(reader, writer)
+        writer.close()
+
+    with tempfile.TemporaryDirectory(prefix="mgr-") as folder:
+        socket = Path(folder) / "x.sock"
+        async with await asyncio.start_unix_server(serve, socket):
+            yield socket
+
+
+def saying(*pieces: bytes) -> Script:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    return script
+
+
+async def fetched(script: Script) -> tuple[int, bytes, bytes]:
+    taken = bytearray()
+
+    def take(body: bytes) -> None:
+        taken.extend(body)
+
+    exchange = Exchange(REQUEST, take)
+    async with serving(script) as socket:
+        await exchange.run(socket)
+    return exchange.status, bytes(taken), exchange.refusal
+
+
+async def test_a_body_in_chunks() -> None:
+    assert await fetched(saying(HEAD, chunk(b"a"), chunk(b"bc"), END)) == (200, b"abc", b"")
+
+
+async def test_a_body_of_known_length_cut_anywhere() -> None:
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+    for cut in range(1, len(whole)):
+        assert await fetched(saying(whole[:cut], whole[cut:])) == (200, b"abc", b"")
+
+
+async def test_what_arrives_together_is_handed_on_together() -> None:
+    taken: list[bytes] = []
+
+    def take(body: bytes) -> None:
+        taken.append(body)
+
+    async with serving(saying(HEAD + chunk(b"a") + chunk(b"b") + chunk(b"c") + END)) as socket:
+        await Exchange(REQUEST, take).run(socket)
+    assert taken == [b"abc"]
+
+
+async def test_a_refusal_is_kept_and_bounded() -> None:
+    body = b"x" * 100_000
+    refused = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 100000\r\n\r\n" + body
+    assert await fetched(saying(refused)) == (400, b"", body[: 64 * 1024])
+
+
+@pytest.mark.parametrize(
+    "pieces", [[], [HEAD], [HEAD, chunk(b"a")], [b"220 mail.example ESMTP\r\n"], [HEAD, b"zz\r\n"]]
+)
+async def test_what_breaks_off_or_is_no_http(pieces: list[bytes]) -> None:
+    with pytest.raises(BrokenOff):
+        await fetched(saying(*pieces))
+
+
+async def test_nobody_listens(tmp_path: Path) -> None:
+    with pytest.raises(NobodyListens):
+        await Exchange(REQUEST, lambda body: None).run(tmp_path / "none.sock")
+
+
+async def test_an_error_of_the_taker_ends_the_exchange() -> None:
+    left = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(b"a"))
+        await reader.read()
+        left.set()
+
+    def take(body: bytes) -> None:
+        raise OSError("the client is gone")
+
+    async with serving(script) as socket:
+        with pytest.raises(OSError, match="gone"):
+            await Exchange(REQUEST, take).run(socket)
+        async with asyncio.timeout(60):
+            await left.wait()
+
+
+async def test_a_taker_that_is_behind_holds_the_sender_back() -> None:
+    """The sender can be ahead by what the sockets hold, not by a megabyte more."""
+    size = 64 * 1024
+    catch_up, taken, sent = asyncio.Event(), bytearray(), 0
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(HEAD)
+        for _ in range(200):
+            writer.write(chunk(b"x" * size))
+            await writer.drain()
+            sent += size
+        writer.write(END)
+
+    def take(body: bytes) -> Awaitable[None] | None:
+        taken.extend(body)
+        return None if catch_up.is_set() else wait()
+
+    async def wait() -> None:
+        await catch_up.wait()
+
+    async with serving(script) as socket:
+        running = asyncio.create_task(Exchange(REQUEST, take).run(socket))
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.05)
+        assert sent < 100 * size
+        assert len(taken) < 100 * size
+        catch_up.set()
+        await running
+    assert len(taken) == 200 * size
+
+
+async def test_the_last_bytes_are_waited_for() -> None:
+    catch_up = asyncio.Event()
+
+    async def wait() -> None:
+        await catch_up.wait()
+
+    async with serving(saying(HEAD + chunk(b"a") + END)) as socket:
+        running = asyncio.create_task(Exchange(REQUEST, lambda body: wait()).run(socket))
+        await asyncio.sleep(0.05)
+        assert not running.done()
+        catch_up.set()
+        await running
+
+
+@pytest.mark.parametrize("how", ["abort", "cancel"])
+async def test_cutting_it_closes_the_connection(how: str) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(b"a"))
+        await reader.read()
+        left.set()
+
+    exchange = Exchange(REQUEST, lambda body: begun.set())
+    async with serving(script) as socket:
+        running = asyncio.create_task(exchange.run(socket))
+        await begun.wait()
+        if how == "abort":
+            exchange.abort()
+            with pytest.raises(BrokenOff):
+                await running
+        else:
+            running.cancel()
+            await asyncio.wait({running})
+        async with asyncio.timeout(60):
+            await left.wait()
