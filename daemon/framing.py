@@ -121,29 +121,19 @@ class SseDecoder:
         self._event = "message"
         self._first = True
 
+    @property
+    def between_events(self) -> bool:
+        """Whether what comes next begins an event."""
+        return not (self._lines.held or self._data or self._event != "message")
+
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        return self._plain(chunk) or self._events(self._lines.feed(chunk))
+        return self._events(self._lines.feed(chunk))
 
     def flush(self) -> list[ServerSentEvent]:
         """Ends the input. An event without its blank line is incomplete, and dropped as the standard demands."""
         events = self._events(self._lines.flush())
         self._dispatch()
         return events
-
-    def _plain(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events of a chunk that holds nothing but whole ones of one data line each, as nearly all do; else none.
-
-        Cutting such a chunk takes a fifth of the time that reading its lines one by one takes.
-        """
-        if not chunk.startswith(b"data: ") or not chunk.endswith(b"\n\n") or b"\r" in chunk:
-            return []
-        values = chunk[6:-2].split(b"\n\ndata: ")
-        if chunk.count(b"\n") != 2 * len(values) or len(chunk) > self._limit:
-            return []
-        if self._lines.held or self._data or self._event != "message":
-            return []
-        self._first = False
-        return [ServerSentEvent(value) for value in values]
 
     def _events(self, lines: list[bytes]) -> list[ServerSentEvent]:
         return [event for line in lines if (event := self._line(line)) is not None]

@@ -4,12 +4,10 @@ Source: Ollama's API documentation and the types of its server. Streams are NDJS
 numbers that are zero are left out. Options that Ollama does not know are ignored, as it does.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Protocol
 
 from daemon.chat import (
@@ -223,14 +221,16 @@ def _head(model: str, created_at: str) -> dict[str, Any]:
 
 
 def _moment(when: float) -> str:
-    fraction, seconds = math.modf(when)
-    return f"{_second(int(seconds))}.{int(fraction * 1e9):09d}Z"
+    second = int(when)
+    return f"{_second(second)}{_fraction(when - second)}"
 
 
-@lru_cache(maxsize=2)
-def _second(seconds: int) -> str:
-    """Most lines are of the same second as the one before."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+def _second(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}."
+
+
+def _fraction(fraction: float) -> str:
+    return f"{int(fraction * 1e9):09d}Z"
 
 
 def _tail(done: Done) -> dict[str, Any]:
@@ -256,14 +256,19 @@ class _Encoder(StreamEncoder):
         self._shape = shape
         self._clock = clock
         self._calls = Assembly()
-        self._before = to_json(_head(model, ""))[: -len('"}')]
+        self._second, self._before = 0, b""
         self._template = Template(lambda text: ndjson(shape(text) | {"done": False})[1:])
 
     def _line(self, piece: dict[str, Any], tail: dict[str, Any]) -> bytes:
         return ndjson(_head(self._model, _moment(self._clock())) | piece | tail)
 
     def _text(self, delta: TextDelta) -> bytes:
-        return self._before + _moment(self._clock()).encode() + b'",' + self._template.fill(delta.text)
+        when = self._clock()
+        if int(when) != self._second:
+            self._second = int(when)
+            self._before = to_json(_head(self._model, _second(self._second)))[: -len('"}')]
+        moment = _fraction(when - self._second).encode()
+        return b'%b%b",%b' % (self._before, moment, self._template.fill(delta.text))
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         return self._line(self._shape("", delta.text), {"done": False})

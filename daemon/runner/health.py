@@ -12,8 +12,9 @@ import psutil
 
 from daemon.errors import LoadFailed
 
-_FIRST_POLL_SECONDS = 0.01
-_LONGEST_POLL_SECONDS = 0.25
+_SHORTEST_PAUSE_SECONDS = 0.005
+_LONGEST_PAUSE_SECONDS = 0.25
+_PAUSE_SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,14 @@ def measure(pid: int, output: int, health: int | None) -> Sample:
     return Sample(output, read, resident, health)
 
 
+def pause_after(elapsed: float) -> float:
+    """Seconds until the next probe of a start that has taken `elapsed` seconds.
+
+    Being told late should cost a few hundredths of the load, whether that takes a quarter of a second or a minute.
+    """
+    return min(max(elapsed * _PAUSE_SHARE, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+
+
 async def wait_until_ready(
     probe: Callable[[], Awaitable[int | None]], sample: Callable[[int | None], Sample], stall_limit: float
 ) -> None:
@@ -62,13 +71,12 @@ async def wait_until_ready(
     Raises LoadFailed when nothing has moved for `stall_limit` seconds.
     """
     clock = asyncio.get_running_loop().time
-    watch = StallWatch(stall_limit, clock())
-    pause = _FIRST_POLL_SECONDS
+    begin = clock()
+    watch = StallWatch(stall_limit, begin)
     while True:
         status = await probe()
         if status == 200:
             return
         if watch.stalled(sample(status), clock()):
             raise LoadFailed(f"the engine made no progress for {stall_limit:g} s while it loaded the model")
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.3, _LONGEST_POLL_SECONDS)
+        await asyncio.sleep(pause_after(clock() - begin))

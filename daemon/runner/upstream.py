@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from daemon.chat import Done, Sink, TokenRequest
+from daemon.chat import Done, Piece, Sink, TokenRequest
 from daemon.errors import EngineFailed, EngineGone
 from daemon.framing import FramingError, SseDecoder, to_json
 from daemon.runner.endpoint import Endpoint
 from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens
-from daemon.runner.wire import AnswerReader, body_for, error_from, parse_object, path_for
+from daemon.runner.wire import AnswerReader, body_for, error_from, parse_object, path_for, plain_texts
 
 _PROBE_SECONDS = 2.0
 _JSON = "Content-Type: application/json"
@@ -98,12 +98,17 @@ class _Pieces:
         self._reader = AnswerReader()
 
     def take(self, body: bytes) -> Awaitable[None] | None:
+        pieces, rest = plain_texts(body) if self._decoder.between_events else ([], body)
+        if rest:
+            pieces += self._read(rest)
+        return self._sink(pieces) if pieces else None
+
+    def _read(self, body: bytes) -> list[Piece]:
         try:
             received = self._decoder.feed(body)
         except FramingError as error:
             raise EngineFailed(f"the engine sent a broken stream: {error}") from None
-        pieces = [part for event in received for part in self._reader.read(event.data)]
-        return self._sink(pieces) if pieces else None
+        return [piece for event in received for piece in self._reader.read(event.data)]
 
     def end(self) -> Done:
         return self._reader.end()

@@ -88,12 +88,25 @@ def _message(message: Message) -> dict[str, Any]:
 # ---- the answer
 
 
-# A chunk that holds a piece of text and nothing else, as nearly all do, the way llama-server writes it. What differs
-# from that, an escape in the text too, is read as the JSON that it is.
-_PLAIN = re.compile(
-    rb'\{"choices":\[\{"finish_reason":null,"index":0,"delta":\{"content":"([^"\\]+)"\}\}\],"created":\d+,"id":"[^"\\]*",'
-    rb'"model":"[^"\\]*","system_fingerprint":"[^"\\]*","object":"chat\.completion\.chunk"\}'
+# An event that holds a piece of text and nothing else, as nearly all do, the way llama-server writes it.
+_PLAIN_TEXT = re.compile(
+    rb'data: \{"choices":\[\{"finish_reason":null,"index":0,"delta":\{"content":"([^"\\]+)"\}\}\],'
+    rb'"created":\d+,"id":"[^"\\]*","model":"[^"\\]*","system_fingerprint":"[^"\\]*","object":"chat\.completion\.chunk"\}\n\n'
 )
+
+
+def plain_texts(body: bytes) -> tuple[list[Piece], bytes]:
+    """The pieces of text that a part of an event stream begins with, and the rest of it.
+
+    A short way, several times as fast as decoding the event and its JSON. Where an event differs in anything, an
+    escape in its text too, this stops, and the long way reads it.
+    """
+    pieces: list[Piece] = []
+    end = 0
+    while end < len(body) and (plain := _PLAIN_TEXT.match(body, end)):
+        pieces.append(TextDelta(plain[1].decode("utf-8", "replace")))
+        end = plain.end()
+    return pieces, body[end:]
 
 
 class AnswerReader:
@@ -107,8 +120,6 @@ class AnswerReader:
 
     def read(self, data: bytes) -> Sequence[Piece]:
         """What one `data:` value of the engine brings. Raises EngineFailed, InvalidRequest or PromptTooLong."""
-        if plain := _PLAIN.fullmatch(data):
-            return (TextDelta(plain[1].decode("utf-8", "replace")),)
         if data == b"[DONE]":
             return ()
         chunk = parse_object(data)

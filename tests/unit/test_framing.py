@@ -206,31 +206,21 @@ def test_json_refuses_what_is_not_legal(value: object) -> None:
     st.lists(st.integers(0)),
 )
 def test_events_in_whole_chunks_are_read_as_those_that_are_cut(texts: list[str], cuts: list[int]) -> None:
-    """Chunks of whole events go a shorter way; a chunk for each and one for all must give the same."""
+    """A chunk for each, one for all, and any other way to cut them."""
     each = [sse(text.encode()) for text in texts]
     decoder = SseDecoder()
     one_by_one = [event for chunk in each for event in decoder.feed(chunk)]
     assert one_by_one == decode(b"".join(each)) == decode(b"".join(each), cuts) == message(*texts)
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        [b"data: a\n\ndata: b\ndata: c\n\n"],
-        [b"event: x\n", b"data: a\n\n"],
-        [b"data: a\n", b"data: b\n\n"],
-        [b"data: a\n\n: comment\n\n"],
-        [b"data: a\n\ndata: b\r\n\n"],
-        [b"x", b"data: a\n\n", b"data: b\n\n"],
-    ],
-)
-def test_what_only_looks_like_whole_events(chunks: list[bytes]) -> None:
+@pytest.mark.parametrize("held", [b"d", b"data: a\n", b"event: x\n", b": comment", b"data: a\r"])
+def test_between_events(held: bytes) -> None:
     decoder = SseDecoder()
-    whole = [event for chunk in chunks for event in decoder.feed(chunk)]
-    assert whole == [event for byte in b"".join(chunks) for event in SINGLE.feed(bytes([byte]))]
-
-
-SINGLE = SseDecoder()
+    assert decoder.between_events
+    decoder.feed(b"event: x\ndata: a\n\n")
+    assert decoder.between_events
+    decoder.feed(held)
+    assert [decoder.between_events] == [False]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

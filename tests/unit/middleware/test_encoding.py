@@ -10,8 +10,14 @@ DONE = Done(FinishReason.STOP)
 
 
 class Plain(StreamEncoder):
-    def _delta(self, event: TextDelta | ThinkingDelta | ToolCallDelta) -> bytes:
-        return f"{event}".encode()
+    def _text(self, delta: TextDelta) -> bytes:
+        return f"text {delta.text}".encode()
+
+    def _thinking(self, delta: ThinkingDelta) -> bytes:
+        return f"thinking {delta.text}".encode()
+
+    def _call(self, delta: ToolCallDelta) -> bytes:
+        return f"call {delta.name}".encode()
 
     def _ping(self) -> bytes:
         return b"ping"
@@ -27,7 +33,9 @@ def test_a_stream() -> None:
     encoder = Plain()
     assert encoder.feed(Progress(1, 2)) == b""
     assert encoder.keep_alive() == b"ping"
-    assert encoder.feed(TextDelta("Hi")) == b"TextDelta(text='Hi', logprobs=())"
+    assert encoder.feed(ThinkingDelta("hm")) == b"thinking hm"
+    assert encoder.feed(TextDelta("Hi")) == b"text Hi"
+    assert encoder.feed(ToolCallDelta(0, "{}", "id", "f")) == b"call f"
     assert encoder.feed(DONE) == b""
     assert encoder.finish() == b"end"
 

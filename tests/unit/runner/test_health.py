@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.errors import LoadFailed
-from daemon.runner.health import Sample, StallWatch, wait_until_ready
+from daemon.runner.health import Sample, StallWatch, pause_after, wait_until_ready
 
 STILL = Sample(output=0, read=0, resident=0, health=503)
 
@@ -21,6 +21,11 @@ def test_anything_that_moves_renews_the_limit() -> None:
         assert not watch.stalled(sample, now)
     assert not watch.stalled(moves[-1], 25)
     assert watch.stalled(moves[-1], 25.1)
+
+
+@pytest.mark.parametrize(("elapsed", "pause"), [(0, 0.005), (0.3, 0.009), (5, 0.15), (600, 0.25)])
+def test_readiness_is_seen_soon_by_the_measure_of_the_load(elapsed: float, pause: float) -> None:
+    assert pause_after(elapsed) == pytest.approx(pause)
 
 
 async def test_ready_when_the_probe_says_200() -> None:

@@ -24,7 +24,8 @@ from daemon.chat import (
     Usage,
 )
 from daemon.errors import EngineFailed, InvalidRequest, PromptTooLong
-from daemon.runner.wire import AnswerReader, body_for, error_from, path_for
+from daemon.framing import SseDecoder, sse
+from daemon.runner.wire import AnswerReader, body_for, error_from, path_for, plain_texts
 
 CHAT = ChatRequest(
     model="m", messages=(Message("system", (Text("be"), Text("brief"))), Message("user", (Text("hi"),)))
@@ -47,19 +48,37 @@ TEXT = (
 )
 
 
-@given(st.text())
-def test_a_piece_of_text_as_the_engine_writes_it(text: str) -> None:
-    for escaped in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
-        pieces = AnswerReader().read((TEXT % escaped).encode("utf-8", "replace"))
-        assert list(pieces) == ([TextDelta(text.encode("utf-8", "replace").decode())] if text else [])
+def plain(text: str) -> bytes:
+    return (TEXT % json.dumps(text, ensure_ascii=False)).encode()
 
 
-def test_what_comes_beside_a_piece_of_text_is_not_lost() -> None:
-    more = (TEXT % '"a"')[:-1] + ',"timings":{"prompt_n":2,"predicted_n":1}}'
-    reader = AnswerReader()
-    assert [*reader.read(more.encode())] == [TextDelta("a")]
-    reader.read((TEXT % '"b"').replace("null", '"stop"').encode())
-    assert reader.end() == Done(FinishReason.STOP, Usage(2, 0, 1))
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
+def test_the_short_way_reads_what_the_long_way_reads(texts: list[str]) -> None:
+    stream = b"".join(sse(plain(text)) for text in texts)
+    pieces, rest = plain_texts(stream)
+    decoder, reader = SseDecoder(), AnswerReader()
+    pieces += [piece for event in decoder.feed(rest) for piece in reader.read(event.data)]
+    assert pieces == [TextDelta(text) for text in texts if text]
+
+
+def test_the_short_way_takes_plain_texts_and_nothing_else() -> None:
+    first = sse(plain("Hello")) + sse(plain(" w\u00f6rld"))
+    pieces = [TextDelta("Hello"), TextDelta(" w\u00f6rld")]
+    assert plain_texts(first) == (pieces, b"")
+    others = [
+        sse(plain("a\nb")),
+        sse(plain('say "a"')),
+        sse(plain("a").replace(b"null", b'"stop"')),
+        sse(plain("a")[:-1] + b',"timings":{}}'),
+        sse(plain("a").replace(b"content", b"reasoning_content")),
+        sse(plain("a").replace(b'"index":0', b'"index":1')),
+        sse(plain("")),
+        sse(plain("a"))[:-1],
+        b": comment\n\n",
+        b"data: [DONE]\n\n",
+    ]
+    for other in others:
+        assert plain_texts(first + other + first) == (pieces, other + first)
 
 
 def test_every_request_is_streamed_and_reports_its_prefill() -> None:
