@@ -13,6 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from cli import output
+from cli.commands.bench import bench
+from cli.commands.doctor import doctor
+from cli.commands.engine import app as engine
 from cli.commands.list import list_models
 from cli.commands.ps import ps
 from cli.commands.pull import pull
@@ -22,7 +25,8 @@ from cli.commands.serve import serve
 from cli.commands.show import show
 from cli.commands.stop import stop
 from cli.errors import CliError
-from daemon.errors import Misconfigured
+from cli.version import mgr_version
+from daemon.errors import MgrError, Misconfigured
 
 EXIT_MISCONFIGURED = 78
 EXIT_INTERRUPTED = 130
@@ -40,6 +44,9 @@ def _one_line() -> Iterator[None]:
     except Misconfigured as error:
         output.error(error.message)
         raise typer.Exit(EXIT_MISCONFIGURED) from None
+    except MgrError as error:
+        output.error(error.message)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
@@ -75,13 +82,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            number = version("mgr")
-        except PackageNotFoundError:
-            number = "0 (not installed)"
-        output.line(f"mgr {number}")
+        output.line(f"mgr {mgr_version()}")
         raise typer.Exit
 
 
@@ -103,6 +104,9 @@ app.command()(ps)
 app.command()(show)
 app.command()(stop)
 app.command()(rm)
+app.command()(bench)
+app.command()(doctor)
+app.add_typer(engine, name="engine")
 
 
 def main() -> None:

@@ -15,6 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from daemon.engines.places import finder
+from daemon.engines.versions import Engines
+from daemon.engines.watch import EngineWatch
 from daemon.errors import InvalidRequest, MgrError, Misconfigured, NotFound
 from daemon.middleware.access import Access, Policy, read_keys
 from daemon.middleware.dialect import Reply
@@ -31,11 +34,10 @@ from daemon.scheduler.scheduler import Scheduler
 from daemon.settings import Settings
 from daemon.store.models import Store
 
-# Every route that there is comes from one of these.
-ROUTERS = (status.router, models.router, inference.router)
+# Every route that there is comes from one of these. Routes are tried in turn, so the busiest come first.
+ROUTERS = (inference.router, status.router, models.router)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_SUBMODULE_BUILD = Path(__file__).parents[1] / "native/llama.cpp/build/bin/llama-server"
 
 
 def mgr_version() -> str:
@@ -63,6 +65,10 @@ class Daemon:
             self.services.scheduler.close(self.drain_timeout if drain else 0), self.services.puller.close()
         )
 
+    async def warm_up(self) -> None:
+        """Does now what the first load would wait for; can be cancelled at any moment."""
+        await self.services.engine.look()
+
     def release(self) -> None:
         self.resources.close()
 
@@ -80,21 +86,21 @@ def build(settings: Settings, search_path: str) -> Daemon:
         store = Store(settings.models)
         resources.callback(store.close)
         store.open(lock=True)
+        engines = finder(settings.engine, Engines(settings.engines), run_directory.path, search_path)
         services = Services(
             store,
-            _scheduler(settings, run_directory, search_path),
+            _scheduler(settings, run_directory, engines),
             Puller(store, settings.hub_endpoint, settings.shortnames),
+            EngineWatch(engines),
             identity(),
         )
         app = application(services, policy)
         return Daemon(app, services, settings.drain_timeout, resources.pop_all())
 
 
-def _scheduler(settings: Settings, run_directory: RunDirectory, search_path: str) -> Scheduler:
-    finder = EngineFinder(settings.engine, [_SUBMODULE_BUILD], search_path, run_directory.path)
-
+def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineFinder) -> Scheduler:
     def make_runner(launch: Launch, on_exit: OnExit) -> Runner:
-        return Runner(launch, finder, run_directory, settings.load_timeout, on_exit)
+        return Runner(launch, engines, run_directory, settings.load_timeout, on_exit)
 
     limits = Limits(settings.max_loaded_models or AUTO_LOADED, settings.max_queue, settings.max_waiting)
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)

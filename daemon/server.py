@@ -114,9 +114,11 @@ async def _run(daemon: Daemon, listener: socket.socket, address: Address) -> Non
         loop.add_signal_handler(number, told.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="server")
     log.info("mgr %s listens on %s", mgr_version(), _bound(listener, address))
+    warming = asyncio.create_task(daemon.warm_up(), name="warm-up")
     waiting = asyncio.create_task(told.wait(), name="signal")
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
+    warming.cancel()
     log.info("stopping")
     try:
         # First the work, so that open streams get their last event; the listener answers 503 meanwhile.
@@ -125,6 +127,7 @@ async def _run(daemon: Daemon, listener: socket.socket, address: Address) -> Non
         if address.socket is not None:
             address.socket.unlink(missing_ok=True)  # while we listen: afterwards it may be another daemon's
         server.should_exit = True
+        await asyncio.wait({warming})
         await serving
 
 

@@ -208,6 +208,10 @@ def _default_models() -> Path:
     return platformdirs.user_data_path("mgr") / "models"
 
 
+def _default_engines() -> Path:
+    return platformdirs.user_data_path("mgr") / "engines"
+
+
 def _default_shortnames() -> Path:
     return platformdirs.user_config_path("mgr") / "shortnames.toml"
 
@@ -225,6 +229,7 @@ class Settings:
     keep_alive: float = _setting(_keep_alive, 300.0, "how long an idle model stays loaded", ollama=True)
     load_timeout: float = _setting(_limit, 300.0, "longest load without any progress", ollama=True)
     engine: str = _setting(_text, "auto", "auto, built, path, wheel, or the path of a llama-server")
+    engines: Path = _setting(_path, _default_engines, "folder of the engines that were built, side by side")
     max_waiting: int = _setting(_count, 256, "requests that may wait for a slot of one loaded model")
     drain_timeout: float = _setting(_drain, 5.0, "how long a stop waits for answers that are running")
     wait_timeout: float = _setting(_limit, 600.0, "longest wait of one request before its load; then 503")
@@ -239,9 +244,9 @@ class Settings:
     log_format: str = _setting(_one_of("text", "json"), "text", "text, or one JSON object a line")
 
 
-def config_path(environ: Mapping[str, str]) -> Path:
+def config_path(environ: Mapping[str, str] | None = None) -> Path:
     """The file of settings: MGR_CONFIG, else config.toml in the platform's configuration folder."""
-    named = environ.get("MGR_CONFIG", "")
+    named = (os.environ if environ is None else environ).get("MGR_CONFIG", "")
     return Path(named).expanduser() if named else platformdirs.user_config_path("mgr") / "config.toml"
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli import humanize, output
+from cli.advice import advise
 from cli.client import Json, connect
 
 _HEADERS = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE")
@@ -13,13 +14,15 @@ _HEADERS = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE")
 
 def ps(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False) -> None:
     """List the models that are loaded."""
-    models = connect().call("GET", "/api/ps").get("models") or []
+    client = connect()
+    models = client.call("GET", "/api/ps").get("models") or []
     if as_json:
         output.dump(models)
         return
     table = rows(models, datetime.now(UTC))
     columns = len(_HEADERS) if any(row[-1] for row in table) else len(_HEADERS) - 1
     output.table(_HEADERS[:columns], [row[:columns] for row in table])
+    advise(client)
 
 
 def rows(models: list[Json], now: datetime) -> list[tuple[str, ...]]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli import autostart, output, progress, source
+from cli.advice import advise
 from cli.client import Client
 from cli.errors import ApiError, CliError, WrongUsage
 from cli.session import Session
@@ -43,11 +44,14 @@ def run(  # noqa: PLR0913, PLR0917  the parameters are the command's flags
     if text is None:
         from cli.repl import converse
 
+        advise(client)
         converse(client, session)
-    elif text.strip():
+        return
+    if text.strip():
         session.ask(client, text)
     else:
         session.load(client)
+    advise(client)  # now a daemon that was just started knows its engine too
 
 
 def prompt_text(arguments: list[str] | None, piped: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from daemon.engines.watch import EngineWatch
 from daemon.errors import BodyTooLarge
 from daemon.middleware.access import MAX_BODY_BYTES
 from daemon.pull.puller import Puller
@@ -19,6 +20,7 @@ class Services:
     store: Store
     scheduler: Scheduler
     puller: Puller
+    engine: EngineWatch
     identity: dict[str, Any]
 
 

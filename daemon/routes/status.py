@@ -33,7 +33,8 @@ def router(services: Services) -> APIRouter:
     async def version() -> Response:
         # Asked anew each time: counted from 1970 it changes when the clock is set, for the one who compares it too.
         started = psutil.Process().create_time()
-        return JSONResponse({"version": API_VERSION, "mgr": {**services.identity, "started": started}})
+        mgr = {**services.identity, "started": started, "engine": services.engine.details()}
+        return JSONResponse({"version": API_VERSION, "mgr": mgr})
 
     async def loaded() -> Response:
         models = {str(model.model_digest): model for model in await asyncio.to_thread(services.store.list)}

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import threading
+from typing import Any
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,12 +74,24 @@ def serve(options: argparse.Namespace) -> None:
     threading.Event().wait()
 
 
+def devices(found: "list[dict[str, Any]]") -> str:
+    """All but the CPU, in the words of llama-server's `--list-devices`."""
+    lines = [
+        f"  {device['name']}: {device['description']} "
+        f"({device['memory_total'] >> 20} MiB, {device['memory_free'] >> 20} MiB free)"
+        for device in found
+        if not device["type"].name.endswith("_CPU")
+    ]
+    return "\n".join(["Available devices:", *(lines or ["  (none)"])])
+
+
 def main() -> None:
     options = parser().parse_args()
     if options.version or options.list_devices:
         import xllamacpp  # noqa: PLC0415
 
-        print(f"version: {xllamacpp.__version__}" if options.version else xllamacpp.get_device_info())  # noqa: T201
+        version = f"version: {xllamacpp.__version__}"
+        print(version if options.version else devices(xllamacpp.get_device_info()))  # noqa: T201
         return
     if not options.model:
         sys.exit("error: --model is needed")

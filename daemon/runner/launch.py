@@ -56,6 +56,15 @@ def arguments(launch: Launch, socket: Path, known: frozenset[str], *, cpu_only: 
     return chosen
 
 
+def not_taken(known: frozenset[str]) -> list[str]:
+    """The flags that mgr may pass and that an engine with these flags knows in no spelling."""
+    everything = Launch(
+        model=Path(), alias="", window=0, slots=0, gpu_layers=0, threads=0, main_gpu=0, mmap=False
+    )
+    flags = _flags(everything, Path(), CPU_BATCH)
+    return [flag.spellings[0][0] for flag in flags if not any(s[0] in known for s in flag.spellings)]
+
+
 def _flags(launch: Launch, socket: Path, batch: int) -> Iterable[_Flag]:
     yield _Flag([("--model", str(launch.model)), ("-m", str(launch.model))], needed=True)
     yield _Flag([("--host", str(socket))], needed=True)

@@ -198,9 +198,10 @@ async def test_why_an_engine_cannot_be_used_is_told_without_its_path(
 
 async def test_every_place_that_was_tried_is_reported(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    finder = EngineFinder("auto", [rig.folder / "llama-server"], str(rig.folder), rig.directory.path)
+    built = [("the build", rig.folder / "llama-server")]
+    finder = EngineFinder("auto", built, str(rig.folder), rig.directory.path)
     with pytest.raises(
-        LoadFailed, match=r"native/llama\.cpp: not there; .*PATH: not there; .*wheel: not there"
+        LoadFailed, match=r"tried the build: not there; .*PATH: not there; .*wheel: not there"
     ):
         await finder.find()
 
@@ -210,7 +211,7 @@ async def test_the_order_of_engines_and_that_each_is_asked_once(rig: Rig) -> Non
     for path in (built, on_path):
         path.write_text(f'#!/bin/sh\necho "$@" >> "{path}.asked"\necho "--model version: 5 (abc)"\n')
         path.chmod(0o755)
-    finder = EngineFinder("auto", [built], str(rig.folder), rig.directory.path)
+    finder = EngineFinder("auto", [("the build", built)], str(rig.folder), rig.directory.path)
     first = await finder.find()
     assert (first.kind, first.version) == ("built", "b5 (abc)")
     assert await finder.find() is first

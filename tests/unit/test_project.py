@@ -22,6 +22,7 @@ READS_ENVIRONMENT = {
     "package.py",
     "embedded.py",
     "autostart.py",
+    "build.py",
 }
 
 

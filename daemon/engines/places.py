@@ -1,0 +1,91 @@
+"""Which engines this machine has, which one is used, and why."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from daemon.engines.versions import BORROWED, Engines
+from daemon.runner.engine import CHOICES, Engine, EngineFinder, Finding
+
+CURRENT_BUILD = "the current build"
+PREVIOUS_BUILD = "the previous build"
+
+# What `mgr engine build` made, which is listed by name.
+OWN_BUILDS = frozenset({CURRENT_BUILD, PREVIOUS_BUILD})
+
+_SUBMODULE_BUILD = Path(__file__).parents[2] / "native/llama.cpp/build/bin/llama-server"
+
+
+def finder(choice: str, engines: Engines, folder: Path, search_path: str | None = None) -> EngineFinder:
+    """`choice` is the setting ENGINE; `folder` is where an engine runs; `search_path` is PATH, this process's own
+    where none is given."""
+    current, previous = engines.programs()
+    built = (
+        (CURRENT_BUILD, current),
+        (PREVIOUS_BUILD, previous),
+        ("a cmake build in native/llama.cpp", _SUBMODULE_BUILD),
+    )
+
+    def preferred() -> str:
+        return chosen if (chosen := engines.chosen()) in BORROWED else ""
+
+    path = os.pathsep.join(os.get_exec_path()) if search_path is None else search_path
+    return EngineFinder(choice, built, path, folder, preferred)
+
+
+def finder_of(name: str, engines: Engines, folder: Path) -> EngineFinder:
+    """Finds exactly the engine that `mgr engine use` calls so. Raises InvalidRequest and NotFound."""
+    return finder(name if name in BORROWED else str(engines.get(name).program), engines, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is at every place, also those that the setting leaves out; `used` is None where no engine was found."""
+
+    findings: Sequence[Finding]
+    used: Finding | None
+    why: str
+
+
+async def survey(choice: str, engines: Engines, folder: Path) -> Survey:
+    """Asks every engine of this machine what it is. `choice` is the setting ENGINE; `folder` as in `finder`."""
+    findings = await finder("auto", engines, folder).survey()
+    if choice not in CHOICES:
+        findings = [*await finder(choice, engines, folder).survey(), *findings]
+    return decide(choice, engines.chosen(), findings)
+
+
+def decide(choice: str, chosen: str, findings: Sequence[Finding]) -> Survey:
+    """`findings` are in the order of the search; `chosen` is what `mgr engine use` was told last."""
+    kind = choice if choice in CHOICES else "configured"
+    considered = [finding for finding in findings if kind in ("auto", finding.place.kind)]
+    used = next((finding for finding in considered if finding.engine is not None), None)
+    if used is None:
+        return Survey(findings, None, "")
+    broken = next((it for it in considered[: considered.index(used)] if it.place.command is not None), None)
+    if broken is not None:
+        why = f"{broken.place.shown} cannot be used: {broken.reason}"
+    elif kind != "auto":
+        why = f"the setting ENGINE is {choice!r}"
+    elif used.place.shown == CURRENT_BUILD or used.place.kind == chosen:
+        why = f"it was chosen with `mgr engine use {chosen}`"
+    else:
+        why = "nothing that goes before it is there"
+    return Survey(findings, used, why)
+
+
+def describe(engine: Engine, engines: Engines) -> dict[str, Any]:
+    """What is known of an engine, in the order in which a person wants it; `devices` is None where it tells none."""
+    built = next((it for it in engines.list() if str(it.program.resolve()) == engine.command[-1]), None)
+    facts: dict[str, Any] = {"name": built.name if built else engine.kind, "version": engine.version}
+    if built is not None:
+        record = asdict(built.record)
+        facts |= {key: value for key, value in record.items() if key not in facts}
+    return facts | {
+        "program": " ".join(engine.command),
+        "devices": engine.devices,
+        "flags": sorted(engine.flags),
+        "not taken": engine.not_taken,
+    }

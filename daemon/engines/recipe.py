@@ -1,0 +1,231 @@
+"""What to build and how: from what was asked for and what the machine has to cmake's command lines. Pure."""
+
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemon.engines import architectures
+from daemon.engines.cuda import PACKAGES, Cuda
+from daemon.engines.gpus import Gpu
+from daemon.engines.source import Source
+from daemon.engines.toolchain import Toolchain, ToolMissing, pip_install
+from daemon.errors import InvalidRequest
+
+TARGETS = ("llama-server", "llama-quantize")
+
+# A backend and the option of the engine's cmake files that turns it on.
+BACKENDS = {
+    "cpu": None,
+    "cuda": "GGML_CUDA",
+    "vulkan": "GGML_VULKAN",
+    "hip": "GGML_HIP",
+    "metal": "GGML_METAL",
+}
+
+GIB = 1024**3
+_GET_CUDA = pip_install(*PACKAGES)
+# Seen at the largest files of the source: the server's own, and the kernels of matrix products and attention.
+_JOB_BYTES = {"cpu": 3 * GIB // 2, "cuda": 3 * GIB, "hip": 3 * GIB}
+# The build folder and a copy of the result; the CPU's takes 60 MB, a CUDA one 300 MB for each architecture.
+_DISK_BYTES = {"cpu": GIB // 2, "metal": GIB // 2}
+_MOST_DISK_BYTES = 3 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What was asked for; None and () leave the choice to mgr."""
+
+    backend: str | None = None
+    architectures: tuple[str, ...] = ()
+    portable: bool = False
+    jobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is there. `memory` is in bytes that a build can take."""
+
+    tools: Toolchain
+    cuda: Cuda | None
+    gpus: Sequence[Gpu]
+    apple: bool
+    processors: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`options` are cmake's, without the folder and the build number; `notes` are sentences for the user."""
+
+    source: Source
+    tools: Toolchain
+    backend: str
+    architectures: tuple[str, ...]
+    portable: bool
+    jobs: int
+    options: tuple[str, ...]
+    cuda: Cuda | None
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Like b11312-cuda; the commit stands for a number that is not known."""
+        build = f"b{self.source.number}" if self.source.number is not None else self.source.commit or "local"
+        return f"{build}-{self.backend}{'-portable' if self.portable else ''}"
+
+    @property
+    def key(self) -> str:
+        """Names the build folder. The build number is no part of it: a newer commit builds on what is there."""
+        text = "\0".join((str(self.source.folder), self.tools.generator, *self.options))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def disk(self) -> int:
+        """Bytes to have free before it starts."""
+        return _DISK_BYTES.get(self.backend, _MOST_DISK_BYTES)
+
+    def configure(self, folder: Path, links: Path) -> tuple[str, ...]:
+        """The command that prepares `folder`; `links` is where the linker finds `Cuda.links`."""
+        tools, source = self.tools, self.source
+        identity = {"LLAMA_BUILD_NUMBER": source.number, "LLAMA_BUILD_COMMIT": source.commit or None}
+        return (
+            str(tools.cmake),
+            *("-S", str(source.folder), "-B", str(folder), "-G", tools.generator),
+            f"-DCMAKE_MAKE_PROGRAM={tools.builder}",
+            *self.options,
+            *(f"-D{name}={value}" for name, value in identity.items() if value is not None),
+            *([f"-DCMAKE_LIBRARY_PATH={links}"] if self.cuda and self.cuda.links() else []),
+        )
+
+    def compile(self, folder: Path) -> tuple[str, ...]:
+        targets = ("--target", *TARGETS)
+        return (str(self.tools.cmake), "--build", str(folder), *targets, "--parallel", str(self.jobs))
+
+
+def decide(wishes: Wishes, source: Source, machine: Machine) -> Recipe:
+    """Raises InvalidRequest for what cannot be, ToolMissing for a CUDA build without a compiler."""
+    backend = _backend(wishes, machine)
+    needed = BACKENDS[backend]
+    if needed is not None and needed not in source.knows:
+        raise InvalidRequest(
+            f"the source in {source.folder} has no option {needed}: it is too old, or no llama.cpp"
+        )
+    cuda = machine.cuda if backend == "cuda" else None
+    chosen, notes = (
+        ((), ())
+        if cuda is None
+        else architectures.choose(wishes.architectures, wishes.portable, cuda, machine.gpus)
+    )
+    jobs, bound = jobs_for(backend, machine.processors, machine.memory)
+    if backend == "cpu" and not wishes.backend and any(gpu.vendor == "nvidia" for gpu in machine.gpus):
+        notes += (
+            f"there is an NVIDIA GPU and no CUDA compiler, so this build uses the CPU only; {_GET_CUDA}",
+        )
+    if wishes.jobs is None and bound:
+        notes += (_memory_bound(backend, jobs, machine),)
+    return Recipe(
+        source=source,
+        tools=machine.tools,
+        backend=backend,
+        architectures=chosen,
+        portable=wishes.portable,
+        jobs=wishes.jobs or jobs,
+        options=_options(backend, wishes.portable, chosen, source, machine),
+        cuda=cuda,
+        notes=notes,
+    )
+
+
+def jobs_for(backend: str, processors: int, memory: int) -> tuple[int, bool]:
+    """How many compilers run at once, and whether memory, not the processors, is the bound."""
+    fit = max(1, memory // _job_bytes(backend))
+    return min(processors, fit), fit < processors
+
+
+def _backend(wishes: Wishes, machine: Machine) -> str:
+    best = "metal" if machine.apple else "cuda" if machine.cuda or wishes.architectures else "cpu"
+    chosen = wishes.backend or best
+    if chosen not in BACKENDS:
+        raise InvalidRequest(f"there is no backend {chosen!r}; there are {', '.join(BACKENDS)}")
+    if chosen == "metal" and not machine.apple:
+        raise InvalidRequest("the backend metal is for macOS; here are cpu, cuda, vulkan and hip")
+    if chosen == "cuda" and machine.cuda is None:
+        raise ToolMissing(
+            f"a build for cuda needs NVIDIA's compiler nvcc, which is not on PATH, in CUDA_HOME or in a usual "
+            f"place; {_GET_CUDA}"
+        )
+    if wishes.architectures and chosen != "cuda":
+        raise InvalidRequest(f"--cuda-arch is for the backend cuda, and this build is for {chosen}")
+    return chosen
+
+
+def _options(
+    backend: str, portable: bool, architectures: Sequence[str], source: Source, machine: Machine
+) -> tuple[str, ...]:
+    wanted = {
+        "LLAMA_BUILD_TESTS": "OFF",
+        "LLAMA_BUILD_EXAMPLES": "OFF",
+        "LLAMA_CURL": "OFF",
+        "LLAMA_OPENSSL": "OFF",  # an engine downloads nothing
+        "LLAMA_USE_PREBUILT_UI": "OFF",  # ... and neither does its build
+        "GGML_CCACHE": "OFF",  # said below, for CUDA's compiler too
+        **{name: _on(kind == backend) for kind, name in BACKENDS.items() if name},
+        "GGML_NATIVE": _on(not portable),
+        "GGML_BACKEND_DL": _on(portable),
+        "GGML_CPU_ALL_VARIANTS": _on(portable),
+    }
+    known = {name: value for name, value in wanted.items() if name in source.knows}
+    chosen = {"CMAKE_BUILD_TYPE": "Release", **known}
+    packaged = None
+    if backend == "cuda" and machine.cuda is not None:
+        chosen |= _cuda_options(machine.cuda, architectures, portable)
+        packaged = machine.cuda.root / "lib" if machine.cuda.packaged else None
+    if machine.tools.ccache is not None:
+        languages = ("C", "CXX", "CUDA") if backend == "cuda" else ("C", "CXX")
+        chosen |= {f"CMAKE_{name}_COMPILER_LAUNCHER": str(machine.tools.ccache) for name in languages}
+    chosen |= _run_path(machine.apple, packaged)
+    return tuple(f"-D{name}={value}" for name, value in chosen.items())
+
+
+def _cuda_options(cuda: Cuda, architectures: Sequence[str], portable: bool) -> Mapping[str, str]:
+    """Virtual memory of the GPU needs the driver's library: where the engine is linked, and, unless it loads its
+    backends at run time, where it starts, too."""
+    linked = cuda.driver is not None or (portable and cuda.stub is not None)
+    return {
+        "CMAKE_CUDA_COMPILER": str(cuda.nvcc),
+        "CUDAToolkit_ROOT": str(cuda.root),
+        "CMAKE_CUDA_ARCHITECTURES": ";".join(architectures),
+        "GGML_CUDA_NO_VMM": _on(not linked),
+        # The compiler of a package may look for its own libraries in `lib64`, which the packages do not have.
+        **({"CMAKE_CUDA_FLAGS": f"-L{shlex.quote(str(cuda.root / 'lib'))}"} if cuda.packaged else {}),
+    }
+
+
+def _run_path(apple: bool, packaged: Path | None) -> Mapping[str, str]:
+    """A program finds the libraries beside it wherever its folder is moved to, then those it was linked with.
+
+    The Python packages are linked through names of our own, so their folder is named.
+    """
+    origin = "@loader_path" if apple else "$ORIGIN"
+    return {
+        "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",
+        "CMAKE_INSTALL_RPATH": f"{origin};{packaged}" if packaged else origin,
+        "CMAKE_INSTALL_RPATH_USE_LINK_PATH": _on(packaged is None),
+    }
+
+
+def _memory_bound(backend: str, jobs: int, machine: Machine) -> str:
+    return (
+        f"{jobs} of {machine.processors} processors are used: {machine.memory / GIB:.1f} GiB of memory are free, "
+        f"and a job may take {_job_bytes(backend) / GIB:.1f}"
+    )
+
+
+def _job_bytes(backend: str) -> int:
+    return _JOB_BYTES.get(backend, _JOB_BYTES["cpu"])
+
+
+def _on(value: bool) -> str:
+    return "ON" if value else "OFF"
