@@ -16,6 +16,8 @@ from pathlib import Path
 from daemon.engines.toolchain import ToolMissing, pip_install
 
 # The packages of the extra `cuda`, each with a file that it brings.
+# One minor version, as the packages do not hold each other to one, and no newer than the drivers that are around.
+PACKAGES_VERSION = "13.0.*"
 PACKAGES = {
     "nvidia-cuda-nvcc": "bin/nvcc",
     "nvidia-nvvm": "nvvm/bin/cicc",
@@ -135,9 +137,14 @@ def _libraries(root: Path) -> tuple[Path, ...]:
     if lacking or not found:
         raise ToolMissing(
             f"the CUDA compiler in {root} is a Python package without what belongs to it; "
-            f"{pip_install(*(lacking or ['nvidia-cuda-runtime', 'nvidia-cublas']))} (or build with --backend cpu)"
+            f"{get(*(lacking or ['nvidia-cuda-runtime', 'nvidia-cublas']))} (or build with --backend cpu)"
         )
     return found
+
+
+def get(*packages: str) -> str:
+    """The sentence that says how to install these packages, or all of them."""
+    return pip_install(*(f"'{name}=={PACKAGES_VERSION}'" for name in packages or PACKAGES))
 
 
 def _link_name(library: str) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemon.engines import architectures
-from daemon.engines.cuda import PACKAGES, Cuda
+from daemon.engines import cuda as toolkits
+from daemon.engines.cuda import Cuda
 from daemon.engines.gpus import Gpu
 from daemon.engines.source import Source
-from daemon.engines.toolchain import Toolchain, ToolMissing, pip_install
+from daemon.engines.toolchain import Toolchain, ToolMissing
 from daemon.errors import InvalidRequest
 
 TARGETS = ("llama-server", "llama-quantize")
@@ -25,7 +26,7 @@ BACKENDS = {
 }
 
 GIB = 1024**3
-_GET_CUDA = pip_install(*PACKAGES)
+_GET_CUDA = toolkits.get()
 # Seen at the largest files of the source: the server's own, and the kernels of matrix products and attention.
 _JOB_BYTES = {"cpu": 3 * GIB // 2, "cuda": 3 * GIB, "hip": 3 * GIB}
 # The build folder and a copy of the result; the CPU's takes 60 MB, a CUDA one 300 MB for each architecture.

@@ -1,5 +1,10 @@
-"""Fixtures of the tests with the real engine and a real model, pulled once by mgr itself."""
+"""Fixtures of the tests with real engines and a real model, pulled once by mgr itself.
 
+Every test runs on the engine of the wheel, and on each `llama-server` that the variable MGR_TEST_ENGINES names, paths
+with the system's separator between them; a test's id begins with the engine's name.
+"""
+
+import json
 import os
 import shutil
 import socket
@@ -8,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +30,36 @@ MakeEngineDaemon = Callable[..., DaemonProcess]
 NO_HUB = "http://127.0.0.1:9"
 
 
+@dataclass(frozen=True)
+class RealEngine:
+    """`setting` is what MGR_ENGINE says, `command` starts the same engine without mgr."""
+
+    name: str
+    setting: str
+    command: tuple[str, ...]
+
+
+def _real_engines() -> list[RealEngine]:
+    wheel = RealEngine("wheel", "wheel", (sys.executable, "-I", embedded.__file__))
+    paths = [
+        Path(path).absolute() for path in os.environ.get("MGR_TEST_ENGINES", "").split(os.pathsep) if path
+    ]
+    # A program lies in VERSION/bin.
+    return [wheel, *(RealEngine(path.parents[1].name, str(path), (str(path),)) for path in paths)]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.engine)
+
+
+@pytest.fixture(scope="session", params=_real_engines(), ids=lambda engine: engine.name)
+def engine(request: pytest.FixtureRequest) -> RealEngine:
+    tested = request.param
+    assert isinstance(tested, RealEngine)
+    assert Path(tested.command[-1]).is_file(), f"MGR_TEST_ENGINES names {tested.setting}, which is no file"
+    return tested
 
 
 @pytest.fixture(scope="session")
@@ -68,14 +100,14 @@ def copy_store(source: Path, target: Path) -> None:
 
 
 @pytest.fixture
-def make_engine_daemon(pulled: Path, tmp_path: Path) -> Iterator[MakeEngineDaemon]:
+def make_engine_daemon(engine: RealEngine, pulled: Path, tmp_path: Path) -> Iterator[MakeEngineDaemon]:
     """Starts daemons with these settings on a copy of the store that shares its files."""
     made: list[DaemonProcess] = []
 
     def make(**settings: object) -> DaemonProcess:
         folder = tmp_path / f"daemon-{len(made)}"
         copy_store(pulled, folder / "models")
-        made.append(DaemonProcess(folder, settings))
+        made.append(DaemonProcess(folder, {"ENGINE": engine.setting, **settings}))
         return made[-1].start()
 
     yield make
@@ -84,11 +116,13 @@ def make_engine_daemon(pulled: Path, tmp_path: Path) -> Iterator[MakeEngineDaemo
 
 
 @pytest.fixture(scope="session")
-def daemon(pulled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+def daemon(
+    engine: RealEngine, pulled: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DaemonProcess]:
     """A running daemon that tests share."""
     folder = tmp_path_factory.mktemp("shared")
     copy_store(pulled, folder / "models")
-    daemon = DaemonProcess(folder).start()
+    daemon = DaemonProcess(folder, {"ENGINE": engine.setting, "CONTEXT_LENGTH": 8192}).start()
     yield daemon
     daemon.stop()
 
@@ -96,20 +130,13 @@ def daemon(pulled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 class DirectEngine:
     """The engine without mgr: the same program with the same numbers, asked over its own socket."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, engine: RealEngine, model: Path) -> None:
+        self._answers: dict[str, str] = {}
         self._folder = tempfile.mkdtemp(prefix="mgr-t-")
         self._socket = Path(self._folder) / "e.sock"
         self._process = subprocess.Popen(
             [
-                *(
-                    sys.executable,
-                    "-I",
-                    embedded.__file__,
-                    "--model",
-                    str(model),
-                    "--host",
-                    str(self._socket),
-                ),
+                *(*engine.command, "--model", str(model), "--host", str(self._socket)),
                 *("--ctx-size", "8192", "--parallel", "2", "--batch-size", "512"),
             ],
             stdin=subprocess.DEVNULL,
@@ -131,8 +158,12 @@ class DirectEngine:
         return self._client.get("/health").status_code == 200
 
     def chat(self, **body: Any) -> str:
-        reply = self._client.post("/v1/chat/completions", json=body).raise_for_status().json()
-        return str(reply["choices"][0]["message"]["content"])
+        """The answer's text; the same question is asked once."""
+        question = json.dumps(body)
+        if question not in self._answers:
+            reply = self._client.post("/v1/chat/completions", content=question).raise_for_status().json()
+            self._answers[question] = str(reply["choices"][0]["message"]["content"])
+        return self._answers[question]
 
     def close(self) -> None:
         self._client.close()
@@ -142,7 +173,7 @@ class DirectEngine:
 
 
 @pytest.fixture(scope="session")
-def direct(pulled: Path) -> Iterator[DirectEngine]:
-    engine = DirectEngine(Store(pulled).open().resolve("smollm2").path)
-    yield engine
-    engine.close()
+def direct(engine: RealEngine, pulled: Path) -> Iterator[DirectEngine]:
+    direct = DirectEngine(engine, Store(pulled).open().resolve("smollm2").path)
+    yield direct
+    direct.close()

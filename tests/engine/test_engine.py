@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 
 import httpx
 import psutil
 import pytest
 
-from tests.engine.conftest import NO_HUB, DirectEngine, MakeEngineDaemon
+from tests.engine.conftest import NO_HUB, DirectEngine, MakeEngineDaemon, RealEngine
 from tests.fakes.daemon import DaemonProcess, eventually
 from tests.fakes.dialects import STREAMS, WAYS, Way, way_id
 
 MODEL, OTHER = "smollm2", "other"
+PREFILL = "processing task"  # what the engine logs when it begins with a prompt
 _RELEASE = re.compile(r"release: id +\d+ \| task (\d+) \| stop processing: n_tokens = (\d+)")
 # Greedy, SmolLM2 was seen to go on for more than 3,000 tokens.
 ENDLESS = "Write a very long story."
@@ -35,14 +37,25 @@ def in_use(daemon: DaemonProcess) -> list[int]:
 
 async def preload(client: httpx.AsyncClient, *models: str) -> None:
     for model in models:
-        reply = await client.post("/api/generate", json={"model": model, "options": {"num_ctx": 8192}})
+        reply = await client.post("/api/generate", json={"model": model})
         assert reply.status_code == 200, reply.text
 
 
+async def test_the_daemon_runs_the_engine_that_is_tested(engine: RealEngine, daemon: DaemonProcess) -> None:
+    async with daemon.client() as client:
+        await preload(client, MODEL)
+    [shown] = {model["engine"] for model in daemon.loaded()}
+    if engine.setting == "wheel":
+        assert shown == f"wheel {version('xllamacpp')}"
+    else:
+        said = subprocess.run([*engine.command, "--version"], capture_output=True, text=True, check=True)
+        [(number, commit)] = re.findall(r"build (\d+), commit (\w+)", said.stdout + said.stderr)
+        assert shown == f"configured b{number} ({commit})"
+
+
 @pytest.mark.parametrize("way", WAYS, ids=way_id)
-async def test_cancel_while_tokens_come(make_engine_daemon: MakeEngineDaemon, way: Way) -> None:
+async def test_cancel_while_tokens_come(daemon: DaemonProcess, way: Way) -> None:
     """Must hold: the engine's own log shows the slot released; no lease is left."""
-    daemon = make_engine_daemon()
     async with daemon.client() as client:
         await preload(client, MODEL)
         asking = asyncio.create_task(client.post(way.path, json=way.body(MODEL, ENDLESS, **way.greedy(4000))))
@@ -59,38 +72,43 @@ async def test_cancel_while_tokens_come(make_engine_daemon: MakeEngineDaemon, wa
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-a-stream"])
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[5]], ids=way_id)
-async def test_cancel_in_prefill(make_engine_daemon: MakeEngineDaemon, way: Way, beside: bool) -> None:
+async def test_cancel_in_prefill(
+    daemon: DaemonProcess, way: Way, beside: bool, request: pytest.FixtureRequest
+) -> None:
     """Must hold: a cancel in prefill releases the slot before the prefill is through, also beside another stream."""
-    daemon = make_engine_daemon()
-    prompt_tokens = len(LONG_PROMPT.split())  # at least one token a word
+    prompt = f"{request.node.name} {LONG_PROMPT}"  # nothing of it is in the engine's cache
+    prompt_tokens = len(prompt.split())  # at least one token a word
     async with daemon.client() as client:
         await preload(client, MODEL)
-        other = asyncio.create_task(_stream_for_long(client)) if beside else None
+        begun = asyncio.Event()
+        other = asyncio.create_task(_stream_for_long(client, begun)) if beside else None
         if beside:
-            await eventually(lambda: in_use(daemon) == [1], "the other stream is at work")
-        asking = asyncio.create_task(client.post(way.path, json=way.body(MODEL, LONG_PROMPT)))
+            await begun.wait()
+        before, prefills = releases(daemon), daemon.log_text().count(PREFILL)
+        asking = asyncio.create_task(client.post(way.path, json=way.body(MODEL, prompt)))
         await eventually(
-            lambda: "prompt processing" in daemon.log_text() or asking.done(), "prefill has begun"
+            lambda: daemon.log_text().count(PREFILL) > prefills or asking.done(), "prefill has begun"
         )
         assert not asking.done()
         asking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asking
-        await eventually(lambda: len(releases(daemon)) > 0, "the slot is released")
-        assert releases(daemon)[0] < prompt_tokens
+        await eventually(lambda: len(releases(daemon)) > len(before), "the slot is released")
+        assert releases(daemon)[len(before)] < prompt_tokens
         if other is not None:
             assert not other.done()
             other.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await other
+            await eventually(lambda: len(releases(daemon)) > len(before) + 1, "the other slot is released")
         await eventually(lambda: in_use(daemon) == [0], "no lease is left")
 
 
-async def _stream_for_long(client: httpx.AsyncClient) -> None:
+async def _stream_for_long(client: httpx.AsyncClient, begun: asyncio.Event) -> None:
     body = WAYS[0].body(MODEL, ENDLESS, **WAYS[0].greedy(4000))
     async with client.stream("POST", WAYS[0].path, json=body) as response:
         async for _ in response.aiter_bytes():
-            pass
+            begun.set()
 
 
 async def test_a_busy_model_ends_its_answer_before_another_takes_its_place(
@@ -136,9 +154,8 @@ async def test_of_six_requests_at_once_each_ends_with_200_or_503(
 
 
 @pytest.mark.parametrize("way", STREAMS, ids=way_id)
-async def test_kill_9_of_the_engine_in_the_middle(make_engine_daemon: MakeEngineDaemon, way: Way) -> None:
+async def test_kill_9_of_the_engine_in_the_middle(daemon: DaemonProcess, way: Way) -> None:
     """Must hold: the client gets the terminal error of its dialect, the next request works, no zombie."""
-    daemon = make_engine_daemon()
     async with daemon.client() as client:
         await preload(client, MODEL)
         [engine] = daemon.engines()
@@ -192,6 +209,7 @@ async def test_a_prompt_beyond_the_window_is_refused_with_the_counts(
 ) -> None:
     daemon = make_engine_daemon(CONTEXT_LENGTH=512)
     async with daemon.client() as client:
+        await preload(client, MODEL)
         for way in WAYS:
             reply = await client.post(way.path, json=way.body(MODEL, LONG_PROMPT))
             assert reply.status_code == 400
@@ -203,8 +221,8 @@ async def test_a_prompt_beyond_the_window_is_refused_with_the_counts(
 async def test_each_request_has_the_whole_window_whatever_the_slots(
     make_engine_daemon: MakeEngineDaemon,
 ) -> None:
-    daemon = make_engine_daemon(CONTEXT_LENGTH=1024, NUM_PARALLEL=2)
-    prompt = "word " * 900
+    daemon = make_engine_daemon(CONTEXT_LENGTH=512, NUM_PARALLEL=2)
+    prompt = "word " * 450
     async with daemon.client() as client:
         replies = await asyncio.gather(
             *(
@@ -213,7 +231,7 @@ async def test_each_request_has_the_whole_window_whatever_the_slots(
             )
         )
     assert [reply.status_code for reply in replies] == [200, 200]
-    assert daemon.loaded()[0]["context_length"] == 1024
+    assert daemon.loaded()[0]["context_length"] == 512
 
 
 async def test_raw_generate_continues_the_text_as_it_stands(daemon: DaemonProcess) -> None:
@@ -244,18 +262,19 @@ def test_mgr_run_prints_what_the_engine_says(daemon: DaemonProcess, direct: Dire
     """Must hold: with temperature 0 the same text as the engine asked directly, also when stdout is a pipe."""
     question = "Why is the sky blue? One sentence."
     environment = {**daemon.environment(), "MGR_HOST": daemon.url}
-    told = run(["run", MODEL, question, "--temperature", "0"], environment)
+    told = run(["run", MODEL, question, "--temperature", "0", "--max-tokens", "40"], environment)
     assert told.returncode == 0
     messages = [{"role": "user", "content": question}]
-    assert told.stdout == direct.chat(messages=messages, temperature=0).strip() + "\n"
+    assert told.stdout == direct.chat(messages=messages, temperature=0, max_tokens=40).strip() + "\n"
     assert told.stderr == ""
 
 
-def test_the_first_line_a_user_types(pulled: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_first_line_a_user_types(engine: RealEngine, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Must hold: `mgr run smollm2 "..."` with a new HOME pulls, starts a daemon and prints a sentence; a caller that
     reads the pipe to its end is not kept waiting by the daemon; `mgr stop --daemon` ends it."""
     folder = tmp_path_factory.mktemp("first")
-    daemon = DaemonProcess(folder, {"HUB_ENDPOINT": NO_HUB, "HOST": str(folder / "m.sock")})
+    settings = {"ENGINE": engine.setting, "HUB_ENDPOINT": NO_HUB, "HOST": folder / "m.sock"}
+    daemon = DaemonProcess(folder, settings)
     environment = daemon.environment()
     told = run(["run", MODEL, "Why is the sky blue? One sentence.", "--temperature", "0"], environment)
     try:

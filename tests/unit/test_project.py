@@ -1,12 +1,14 @@
 """Rules of the project that a reader could break without noticing."""
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from importlinter.cli import lint_imports
 
+from daemon.engines.cuda import PACKAGES, PACKAGES_VERSION
 from daemon.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +68,12 @@ def test_the_readme_lists_every_setting() -> None:
     rows = re.findall(r"^\| ([A-Z_, ]+?) (\* )?\|", table, re.MULTILINE)
     listed = {name.lower(): bool(star) for names, star in rows for name in names.split(", ")}
     assert listed == {field.name: field.metadata["ollama"] for field in fields(Settings)}
+
+
+def test_the_extra_of_cuda_is_what_a_build_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {requirement.partition("; ")[0] for requirement in project["optional-dependencies"]["cuda"]}
+    assert names == {f"{name}=={PACKAGES_VERSION}" for name in PACKAGES}
 
 
 def test_the_engines_source_is_pinned() -> None:
