@@ -1,0 +1,107 @@
+"""The daemon, and the paced engine with and without it."""
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import psutil
+from gguf import GGUFWriter
+
+from benchmarks.processes import Process, environment
+from daemon.names import ModelName
+from daemon.store.models import Store
+
+PACED_MODEL = "paced"
+
+_PACED = Path(__file__).with_name("paced.py")
+_LISTENS = re.compile(r"listens on 127\.0\.0\.1:(\d+)")
+
+
+class Daemon:
+    """`python -m daemon` on a port that the system chose, with the store in `folder`/models. `settings` are MGR_*
+    variables without their prefix."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder
+        log = folder / "daemon.log"
+        seen = log.stat().st_size if log.exists() else 0
+        variables = environment(folder, host="127.0.0.1:0", **settings)
+        self._process = Process([sys.executable, "-m", "daemon"], variables, log)
+        match = None
+        while match is None:
+            self._process.check()
+            time.sleep(0.02)
+            match = _LISTENS.search(log.read_text(errors="replace")[seen:])
+        self.port = int(match[1])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def engines(self) -> list[psutil.Process]:
+        """The engines that it runs now."""
+        return psutil.Process(self.pid).children()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stop()
+
+
+def socket_of(command: list[str]) -> Path:
+    """Where an engine with this command line listens."""
+    return Path(command[command.index("--host") + 1])
+
+
+def paced_daemon(folder: Path, **settings: object) -> Daemon:
+    """A daemon whose engine is the paced one, with PACED_MODEL in its store."""
+    folder.mkdir(parents=True, exist_ok=True)
+    launcher = folder / "engine"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{_PACED}" "$@"\n')
+    launcher.chmod(0o755)
+    store = Store(folder / "models").open()
+    digest = store.blobs.put(_tiny_model(folder / "tiny.gguf"))
+    store.add(ModelName.parse(PACED_MODEL), digest, store.summary(digest), replace=True)
+    return Daemon(folder, engine=launcher, **settings)
+
+
+def _tiny_model(path: Path) -> bytes:
+    """A model file as small as the store takes; no engine reads it."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_name("Paced")
+    writer.add_context_length(8192)
+    writer.add_tensor("output.weight", np.zeros((2, 32), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+class PacedEngine:
+    """The paced engine by itself, on a socket in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "paced.sock"
+        arguments = ["--host", str(self.socket), "--alias", f"{PACED_MODEL}:latest"]
+        self._process = Process(
+            [sys.executable, "-I", str(_PACED), *arguments], os.environ, folder / "paced.log"
+        )
+        while not self.socket.exists():
+            self._process.check()
+            time.sleep(0.01)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stop()
