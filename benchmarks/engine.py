@@ -79,7 +79,7 @@ async def _cold(daemon: Daemon, options: Options) -> Row:
         unload(daemon, MODEL)
         return await _start_and_ask(started)
 
-    through, alone = await pairs(mgr, by_hand, options.count(7), options, "ms of a cold start")
+    through, alone = await pairs(mgr, by_hand, options.count(15), options, "ms of a cold start")
     return ratio_row(GROUP, "cold start to first token over by hand", through, alone, "ms", Bar(1.10))
 
 
