@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cli import output
 from cli.client import Client, Json
-from cli.commands.show import PARTS, describe
+from cli.description import PARTS, describe
 from cli.errors import CliError
 from cli.session import Session
 

@@ -60,9 +60,9 @@ def build(
     ] = False,
 ) -> None:
     """Compile llama.cpp, test it, and use it from then on. When interrupted, the same command goes on."""
-    from cli.commands.engine import overruled
     from daemon.engines import architectures, build, recipe
     from daemon.engines import source as sources
+    from daemon.engines.places import overruled
     from daemon.engines.versions import Engines
 
     settings = load()
@@ -76,7 +76,7 @@ def build(
         output.note("interrupted; the same command goes on where it stopped")
         raise
     output.line(result(built, used=not no_use))
-    if not no_use and (remark := overruled(settings, chosen.name)):
+    if not no_use and (remark := overruled(settings.engine, chosen.name)):
         output.announce(remark)
 
 

@@ -13,7 +13,7 @@ from cli import humanize, output
 from cli.client import Json
 from cli.commands.build import build
 from cli.errors import CliError
-from daemon.settings import Settings, load
+from daemon.settings import load
 
 if TYPE_CHECKING:
     from daemon.engines.places import Survey
@@ -58,7 +58,7 @@ def use(name: Annotated[str, typer.Argument(help="A name from the list; also whe
     """Choose the engine for all loads from now on. It is tested first."""
     import asyncio
 
-    from daemon.engines.places import finder_of
+    from daemon.engines.places import finder_of, overruled
     from daemon.engines.smoke import SmokeFailed, smoke_test_of
     from daemon.engines.versions import Engines
 
@@ -73,7 +73,7 @@ def use(name: Annotated[str, typer.Argument(help="A name from the list; also whe
             raise CliError(f"the engine '{name}' did not pass its test, {kept}: {error.message}") from None
     engines.use(name)
     output.note(f"mgr uses {name} ({report.version}) from the next load on")
-    if remark := overruled(settings, name):
+    if remark := overruled(settings.engine, name):
         output.announce(remark)
 
 
@@ -184,14 +184,6 @@ def as_object(engines: "Engines", found: "Survey") -> Json:
         ],
         "why": found.why,
     }
-
-
-def overruled(settings: Settings, name: str) -> str:
-    """What to say where the setting ENGINE leaves no choice."""
-    kind = name if name in ("wheel", "path") else "built"
-    if settings.engine in ("auto", kind):
-        return ""
-    return f"the setting ENGINE is {settings.engine!r}, which goes before this choice; set it to auto"
 
 
 def _in_short(facts: Json) -> Json:

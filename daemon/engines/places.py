@@ -76,6 +76,14 @@ def decide(choice: str, chosen: str, findings: Sequence[Finding]) -> Survey:
     return Survey(findings, used, why)
 
 
+def overruled(choice: str, name: str) -> str:
+    """What to say of `mgr engine use NAME` where the setting ENGINE, `choice`, leaves no choice; else ""."""
+    kind = name if name in BORROWED else "built"
+    if choice in ("auto", kind):
+        return ""
+    return f"the setting ENGINE is {choice!r}, which goes before this choice; set it to auto"
+
+
 def describe(engine: Engine, engines: Engines) -> dict[str, Any]:
     """What is known of an engine, in the order in which a person wants it; `devices` is None where it tells none."""
     built = next((it for it in engines.list() if str(it.program.resolve()) == engine.command[-1]), None)

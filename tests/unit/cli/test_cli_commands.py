@@ -5,8 +5,8 @@ import pytest
 from cli.commands import list as list_command
 from cli.commands import ps
 from cli.commands.run import keep_alive, prompt_text
-from cli.commands.show import summary
 from cli.commands.stop import is_loaded
+from cli.description import summary
 from cli.errors import CliError, WrongUsage
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)

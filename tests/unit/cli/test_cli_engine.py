@@ -11,7 +11,6 @@ from cli.commands import engine
 from daemon.engines.places import CURRENT_BUILD, decide
 from daemon.engines.versions import PROGRAM, Engines, Record
 from daemon.runner.engine import Engine, Finding, Place
-from daemon.settings import Settings
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 
@@ -85,23 +84,6 @@ def test_the_list_for_programs(engines: Engines) -> None:
         },
     ]
     assert told["why"] == "it was chosen with `mgr engine use b`"
-
-
-@pytest.mark.parametrize(
-    ("setting", "name", "told"),
-    [
-        ("auto", "b", False),
-        ("built", "b", False),
-        ("wheel", "wheel", False),
-        ("wheel", "b", True),
-        ("built", "path", True),
-        ("/opt/x", "b", True),
-    ],
-)
-def test_a_setting_that_leaves_no_choice_is_told(setting: str, name: str, told: bool) -> None:
-    remark = engine.overruled(Settings(engine=setting), name)
-    assert bool(remark) is told
-    assert not told or remark.startswith(f"the setting ENGINE is {setting!r}, which goes before this choice")
 
 
 # ---- the hint

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engines.places import CURRENT_BUILD, PREVIOUS_BUILD, decide, describe, finder, finder_of
+from daemon.engines.places import (
+    CURRENT_BUILD,
+    PREVIOUS_BUILD,
+    decide,
+    describe,
+    finder,
+    finder_of,
+    overruled,
+)
 from daemon.engines.versions import PROGRAM, Engines, Record
 from daemon.errors import NotFound
 from daemon.runner.engine import Engine, Finding, Place
@@ -154,3 +162,20 @@ def test_what_is_known_of_an_engine_from_elsewhere(engines: Engines) -> None:
     told = describe(Engine("wheel", ("/python", "/embedded.py"), "2026", frozenset(), None), engines)
     assert (told["name"], told["version"], told["devices"]) == ("wheel", "2026", None)
     assert "backend" not in told
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "told"),
+    [
+        ("auto", "b", False),
+        ("built", "b", False),
+        ("wheel", "wheel", False),
+        ("wheel", "b", True),
+        ("built", "path", True),
+        ("/opt/x", "b", True),
+    ],
+)
+def test_a_setting_that_leaves_no_choice_is_told(setting: str, name: str, told: bool) -> None:
+    remark = overruled(setting, name)
+    assert bool(remark) is told
+    assert not told or remark.startswith(f"the setting ENGINE is {setting!r}, which goes before this choice")
