@@ -5,7 +5,7 @@ Measured: a stranger's header of 200 MB was taken into memory, and half a head k
 """
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -13,15 +13,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 10.0
 
-# Sends a piece of a streamed body whose head has been sent, and says whether it did: not while the client is behind.
-DirectWrite = Callable[[bytes], bool]
-_EXTENSION = "mgr.direct_write"
+EXTENSION = "mgr.client"  # in an ASGI scope's `extensions`
 
 
-def direct_write(scope: MutableMapping[str, Any]) -> DirectWrite | None:
-    """The short way of this request's answer, where its server has one. `send` does the same through all layers."""
-    write: DirectWrite | None = scope.get("extensions", {}).get(_EXTENSION)
-    return write
+def client_of(scope: MutableMapping[str, Any]) -> "Client | None":
+    """The client that asked this, where its server lets us at it."""
+    client: Client | None = scope.get("extensions", {}).get(EXTENSION)
+    return client
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -55,9 +53,13 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("the head is too large, or has no path")  # the parser makes it a 400
         self._held = 0
         self._stop_waiting()
+        if self._answers:
+            # uvicorn would stop reading until that answer has ended, and so not see its client leave.
+            self.transport.abort()
+            return
         super().on_headers_complete()
         if self.cycle is not None:
-            self.scope["extensions"] = {_EXTENSION: _DirectWriter(self.cycle)}  # type: ignore[dict-item]
+            self.scope["extensions"] = {EXTENSION: Client(self.cycle)}  # type: ignore[dict-item]
 
     def on_body(self, body: bytes) -> None:
         self._held = 0
@@ -76,27 +78,37 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline.cancel()
 
     def _give_up(self) -> None:
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn does not say that there may be none
-        if (
-            cycle is None or cycle.response_complete
-        ):  # or else the head is a pipelined one, and may take longer
+        if not self._answers:  # or else the head is one that came too early, and may take longer
             self.transport.close()
 
+    @property
+    def _answers(self) -> bool:
+        """Whether an answer on this connection has not ended."""
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn does not say that there may be none
+        return cycle is not None and not cycle.response_complete
 
-class _DirectWriter:
-    """What `RequestResponseCycle.send` does for a piece of a chunked body, without its coroutine and its messages."""
+
+class Client:
+    """The other end of a connection, for the time of one answer."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
 
-    def __call__(self, data: bytes) -> bool:
+    def write(self, data: bytes) -> bool:
+        """Sends a piece of a streamed body, and says whether it did: not before its head, nor while the client is
+        behind, nor after the end.
+
+        It is what `RequestResponseCycle.send` does for it, without its coroutine and without the layers before it.
+        """
         cycle = self._cycle
-        if (
-            not cycle.chunked_encoding
-            or cycle.flow.write_paused
-            or cycle.disconnected
-            or cycle.response_complete
-        ):
+        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.response_complete:
+            return False
+        if cycle.disconnected or cycle.transport.is_closing():
             return False
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
+
+    def abort(self) -> None:
+        """Cuts the connection, with what has not been sent yet."""
+        self._cycle.disconnected = True
+        self._cycle.transport.abort()

@@ -169,7 +169,7 @@ class Access:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served: nothing passes the gate unchecked")
-        exchange = _Exchange(send)
+        exchange = _Marked(send)
         try:
             answer = self._decide(scope, exchange)
         except MgrError as error:
@@ -187,7 +187,7 @@ class Access:
                 (time.monotonic() - exchange.started) * 1000,
             )
 
-    def _decide(self, scope: Scope, exchange: "_Exchange") -> ASGIApp:
+    def _decide(self, scope: Scope, exchange: "_Marked") -> ASGIApp:
         headers = Headers(scope=scope)
         self._policy.check_source(headers)
         exchange.origin = headers.get("origin")
@@ -204,7 +204,7 @@ class Access:
         return reply
 
 
-class _Exchange:
+class _Marked:
     """One request and what marks its answer: the id, and the origin that may read it, if one may."""
 
     def __init__(self, send: Send) -> None:

@@ -202,7 +202,7 @@ class _Encoder(StreamEncoder):
         self._started = False
         self._open: str | int | None = None
         self._index = -1
-        self._template = self._text_template()
+        self._template: Template  # of the block of text that is open
 
     def _progress(self, event: Progress) -> None:
         self._prompt = Usage(prompt=event.total, cached=event.cached)

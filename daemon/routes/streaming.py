@@ -2,10 +2,9 @@
 
 It waits for the first bytes before it sends a status, so an early error has its own status; after KEEP_ALIVE_SECONDS
 without any, a stream gets its 200 and something that the client ignores. Later errors are in-band, in the dialect's
-form. A client that leaves cancels the work at once, in every phase, and whatever happens the events are closed.
+form. A client that leaves cancels the work at once, in every phase; one that stays and reads nothing is cut off.
 
-Written here because Starlette's StreamingResponse sends 200 before the first item and does not close the generator
-when sending fails.
+Written here because Starlette's StreamingResponse sends 200 before the first item, and wakes a task for each.
 """
 
 import asyncio
@@ -22,15 +21,21 @@ from daemon.chat import Assembly, Done, Piece, Sink, TokenRequest
 from daemon.errors import MgrError
 from daemon.middleware.access import to_response
 from daemon.middleware.dialect import Dialect, Encoder
-from daemon.protocol import DirectWrite, direct_write
+from daemon.protocol import Client, client_of
 
 log = logging.getLogger("mgr.routes")
 
 KEEP_ALIVE_SECONDS = 5.0
+# A client may be behind for so long with one write; it holds a model's place meanwhile, which others may wait for.
+STALLED_SECONDS = 60.0
 _CLEAN_UP_SECONDS = 5.0
 
 # Gives the pieces of one answer to the sink and returns its end, or raises.
 Work = Callable[[Sink], Awaitable[Done]]
+
+
+class ClientStalled(Exception):
+    """The client stays connected and has read nothing for STALLED_SECONDS."""
 
 
 class ModelResponse(Response):
@@ -47,7 +52,13 @@ class ModelResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def answer() -> None:
             if self._dialect.wants_stream(self._request):
-                await self._stream(scope, receive, send)
+                client = client_of(scope)
+                try:
+                    await self._stream(scope, receive, send, client)
+                except ClientStalled:
+                    log.warning("a client read nothing for %g s; its connection is cut", STALLED_SECONDS)
+                    if client is not None:
+                        client.abort()
             else:
                 await self._whole(scope, receive, send)
 
@@ -67,9 +78,9 @@ class ModelResponse(Response):
             reply = self._dialect.error(known(error))
         await to_response(reply)(scope, receive, send)
 
-    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, client: Client | None) -> None:
         encoder = self._dialect.encoder(self._request, self._created)
-        body = Body(send, self._dialect.stream_media_type, direct_write(scope))
+        body = Body(send, self._dialect.stream_media_type, client)
         feed, push = encoder.feed, body.push
 
         def take(pieces: Sequence[Piece]) -> Awaitable[None] | None:
@@ -79,6 +90,8 @@ class ModelResponse(Response):
             with _KeptAlive(body, encoder):
                 encoder.feed(await self._work(take))
             last = encoder.finish()
+        except ClientStalled:
+            raise
         except Exception as error:
             if not body.started:
                 await to_response(self._dialect.error(known(error)))(scope, receive, send)
@@ -93,10 +106,10 @@ class ModelResponse(Response):
 class Body:
     """The streamed body. The head goes out with the first bytes."""
 
-    def __init__(self, send: Send, media_type: str, direct: DirectWrite | None = None) -> None:
+    def __init__(self, send: Send, media_type: str, client: Client | None = None) -> None:
         self._send = send
         self._media_type = media_type
-        self._direct = direct
+        self._client = client
         self._behind: asyncio.Task[None] | None = None
         self.started = False
         self.written = time.monotonic()
@@ -107,10 +120,11 @@ class Body:
         return self._behind is not None and not self._behind.done()
 
     def push(self, data: bytes) -> Awaitable[None] | None:
-        """Sends at once while the client keeps up. Else returns what to wait for before more is pushed."""
+        """Sends at once while the client keeps up. Else returns what to wait for before more is pushed, which raises
+        ClientStalled when that is too long."""
         if not data:
             return self._behind
-        if self.started and self._behind is None and self._direct is not None and self._direct(data):
+        if self.started and self._behind is None and self._client is not None and self._client.write(data):
             self.written = time.monotonic()
             return None
         self._behind = at_once(self._write(data))
@@ -121,8 +135,9 @@ class Body:
             await waiting
 
     async def end(self, data: bytes = b"") -> None:
-        """The last bytes, and the end of the body."""
-        await self._write(data, more=False)
+        """The last bytes, and the end of the body. Raises ClientStalled."""
+        if (rest := at_once(self._write(data, more=False))) is not None:
+            await rest
 
     def give_up(self) -> None:
         """What could not be sent yet never will be."""
@@ -150,7 +165,7 @@ def at_once(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
     """Runs `work` here and now, up to where it has to wait. That is nearly always its end; else a task goes on with it.
 
     An ASGI server's `send` waits only while its client is behind, and a task for each chunk would cost more than all
-    the rest of a chunk's way.
+    the rest of a chunk's way. The task raises ClientStalled when it has to wait too long.
     """
     try:
         waits_for = work.send(None)
@@ -160,7 +175,11 @@ def at_once(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
 
 
 async def _go_on(work: Coroutine[Any, Any, None], waits_for: Any) -> None:
-    await _resumed(work, waits_for)
+    try:
+        async with asyncio.timeout(STALLED_SECONDS):
+            await _resumed(work, waits_for)
+    except TimeoutError:
+        raise ClientStalled from None
 
 
 @coroutine
@@ -202,7 +221,11 @@ class _KeptAlive:
         if pause <= 0:
             pause = KEEP_ALIVE_SECONDS
             if not self._body.blocked:
-                self._body.push(self._encoder.keep_alive())
+                try:
+                    self._body.push(self._encoder.keep_alive())
+                except Exception:  # whoever writes next meets it too
+                    log.debug("a keep-alive could not be sent", exc_info=True)
+                    return
         self._sleep(pause)
 
 

@@ -8,7 +8,7 @@ engine's work. Source: RFC 9112, read by httptools, the parser that the server s
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import httptools
 
@@ -23,7 +23,7 @@ class BrokenOff(Exception):
 
 
 class NobodyListens(BrokenOff):
-    """There was no connection at all."""
+    """There was no connection, because nothing accepts any."""
 
 
 class Exchange(asyncio.Protocol):
@@ -43,22 +43,22 @@ class Exchange(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received: list[bytes] = []
         self._whole = False
-        self._failure: Exception | None = None
+        # The next moment that `run` is needed, with what to wait for then; and why it cannot go on.
         self._turn: asyncio.Future[Awaitable[None] | None] = self._loop.create_future()
+        self._failed: asyncio.Future[Exception] = self._loop.create_future()
 
     async def run(self, socket: Path) -> None:
-        """Returns when the answer is whole. However it ends, the connection is closed then.
+        """Returns when the answer is whole and taken. However it ends, the connection is closed then.
 
         Raises BrokenOff, and whatever `take` raises.
         """
         try:
             await self._connect(socket)
             while True:
-                waiting = await self._turn
-                if waiting is not None:
-                    await waiting
-                if self._failure is not None:
-                    raise self._failure
+                if (waiting := await self._turn) is not None:
+                    await self._caught_up(waiting)
+                if self._failed.done():
+                    raise self._failed.result()
                 if self._whole:
                     return
                 self._turn = self._loop.create_future()
@@ -67,16 +67,29 @@ class Exchange(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Cuts the connection; `run` raises BrokenOff then, if it has not come to its end."""
-        self._fail(BrokenOff("the connection was cut"))
+        """Cuts the connection; `run` raises BrokenOff then, also while its taker is behind, unless all was received."""
+        self._break_off("the connection was cut")
         if self._transport is not None:
             self._transport.abort()
 
     async def _connect(self, socket: Path) -> None:
         try:
             await self._loop.create_unix_connection(lambda: self, str(socket))
-        except OSError as error:
+        except (ConnectionRefusedError, FileNotFoundError) as error:
             raise NobodyListens(error.strerror) from None
+        except OSError as error:  # of this side: no descriptor is left, for instance
+            raise BrokenOff(error.strerror) from None
+
+    async def _caught_up(self, waiting: Awaitable[None]) -> None:
+        behind = asyncio.ensure_future(waiting)
+        both: set[asyncio.Future[Any]] = {behind, self._failed}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            behind.cancel()
+            raise
+        if behind.done():
+            behind.result()
 
     def _resume(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -87,35 +100,46 @@ class Exchange(asyncio.Protocol):
             self._turn.set_result(waiting)
 
     def _fail(self, error: Exception) -> None:
-        if self._failure is None and not self._whole:
-            self._failure = error
+        if not self._failed.done():
+            self._failed.set_result(error)
         self._end_turn()
+
+    def _break_off(self, why: str) -> None:
+        if not self._whole:
+            self._fail(BrokenOff(why))
 
     # ---- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._failure is None:
-            self._transport.write(self._request)
-        else:
+        if self._failed.done():
             self._transport.abort()
+        else:
+            self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self._failure is not None:
+        if self._failed.done():
             return
+        nonsense = ""
         try:
             self._parser.feed_data(data)
-            waiting = self._give() if self._received else None
         except httptools.HttpParserError as error:
-            self._fail(BrokenOff(str(error)))
+            nonsense = str(error)
+        try:
+            waiting = self._give() if self._received else None
         except Exception as error:
             self._fail(error)
-        else:
-            if waiting is not None:
-                self._transport.pause_reading()
-                self._end_turn(waiting)
-            elif self._whole:
-                self._end_turn()
+            return
+        if nonsense:
+            self._break_off(nonsense)
+        if waiting is not None:
+            self._pause()
+            self._end_turn(waiting)
+        elif self._whole:
+            self._end_turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break_off("the connection was lost")
 
     def _give(self) -> Awaitable[None] | None:
         body, self._received = b"".join(self._received), []
@@ -124,8 +148,9 @@ class Exchange(asyncio.Protocol):
         self.refusal = (self.refusal + body)[:_MAX_REFUSAL_BYTES]
         return None
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(BrokenOff("the connection was lost"))
+    def _pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
 
     # ---- called by the parser
 

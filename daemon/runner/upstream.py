@@ -47,7 +47,11 @@ class Upstream:
         body = to_json(body_for(request))
         head = self._head("POST", path_for(request), f"Content-Length: {len(body)}", _JSON)
         exchange = Exchange(head + body, pieces.take)
-        await self._asked(exchange)
+        try:
+            await self._asked(exchange)
+        except EngineFailed:
+            if not pieces.complete:
+                raise
         if exchange.status != 200:
             raise error_from(parse_object(exchange.refusal).get("error"), exchange.status)
         return pieces.end()
@@ -99,16 +103,27 @@ class _Pieces:
 
     def take(self, body: bytes) -> Awaitable[None] | None:
         pieces, rest = plain_texts(body) if self._decoder.between_events else ([], body)
-        if rest:
-            pieces += self._read(rest)
-        return self._sink(pieces) if pieces else None
+        waiting = None
+        try:
+            if rest:
+                self._read(rest, pieces)
+        finally:  # what came before an error is not lost
+            if pieces:
+                waiting = self._sink(pieces)
+        return waiting
 
-    def _read(self, body: bytes) -> list[Piece]:
+    def _read(self, body: bytes, pieces: list[Piece]) -> None:
         try:
             received = self._decoder.feed(body)
         except FramingError as error:
             raise EngineFailed(f"the engine sent a broken stream: {error}") from None
-        return [piece for event in received for piece in self._reader.read(event.data)]
+        for event in received:
+            pieces.extend(self._reader.read(event.data))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the engine has said that nothing more comes."""
+        return self._reader.complete
 
     def end(self) -> Done:
         return self._reader.end()

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from daemon.chat import (
@@ -90,7 +91,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 # An event that holds a piece of text and nothing else, as nearly all do, the way llama-server writes it.
 _PLAIN_TEXT = re.compile(
-    rb'data: \{"choices":\[\{"finish_reason":null,"index":0,"delta":\{"content":"([^"\\]+)"\}\}\],'
+    rb'data: \{"choices":\[\{"finish_reason":null,"index":0,"delta":\{"content":"([^"\\\x00-\x1f]+)"\}\}\],'
     rb'"created":\d+,"id":"[^"\\]*","model":"[^"\\]*","system_fingerprint":"[^"\\]*","object":"chat\.completion\.chunk"\}\n\n'
 )
 
@@ -103,9 +104,10 @@ def plain_texts(body: bytes) -> tuple[list[Piece], bytes]:
     """
     pieces: list[Piece] = []
     end = 0
-    while end < len(body) and (plain := _PLAIN_TEXT.match(body, end)):
-        pieces.append(TextDelta(plain[1].decode("utf-8", "replace")))
-        end = plain.end()
+    with suppress(UnicodeDecodeError):
+        while end < len(body) and (plain := _PLAIN_TEXT.match(body, end)):
+            pieces.append(TextDelta(plain[1].decode()))
+            end = plain.end()
     return pieces, body[end:]
 
 
@@ -117,10 +119,12 @@ class AnswerReader:
         self._stop_sequence: str | None = None
         self._usage = Usage()
         self._timings = Timings()
+        self.complete = False  # the engine has said that nothing more comes
 
     def read(self, data: bytes) -> Sequence[Piece]:
         """What one `data:` value of the engine brings. Raises EngineFailed, InvalidRequest or PromptTooLong."""
         if data == b"[DONE]":
+            self.complete = True
             return ()
         chunk = parse_object(data)
         if "error" in chunk:
@@ -161,6 +165,7 @@ class AnswerReader:
             limit = chunk.get("stop_type") == "limit"
             self._reason = FinishReason.LENGTH if limit else FinishReason.STOP
             self._stop_sequence = _text(chunk, "stopping_word") or None
+            self.complete = True
         return pieces
 
     def _counts(self, chunk: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from daemon.protocol import HEAD_SECONDS, MAX_HEAD_BYTES, BoundedProtocol, direct_write
+from daemon.protocol import HEAD_SECONDS, MAX_HEAD_BYTES, BoundedProtocol, client_of
 
 START = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
@@ -27,6 +27,9 @@ class Wire(asyncio.Transport):
         self.written += bytes(data)
 
     def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
         self.closed = True
 
     def is_closing(self) -> bool:
@@ -157,7 +160,8 @@ async def test_a_large_body_is_no_head(connection: Connection) -> None:
     body = b"a" * 1_000_000
     head_and_body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + body
     pieces = [head_and_body[i : i + 65536] for i in range(0, len(head_and_body), 65536)]
-    await connection.feed(*pieces, head(1000))
+    await connection.feed(*pieces)
+    await connection.feed(head(1000))
     assert connection.requests == 2
     assert not connection.wire.closed
 
@@ -207,17 +211,17 @@ async def test_a_connection_that_ended_has_no_timer(connection: Connection) -> N
 
 async def test_the_short_way_writes_what_the_long_way_writes(connection: Connection) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        direct = direct_write(scope)
-        assert direct is not None
-        assert not direct(b"before its head")
+        client = client_of(scope)
+        assert client is not None
+        assert not client.write(b"before its head")
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"twelve bytes", "more_body": True})
-        assert direct(b"twelve bytes")
+        assert client.write(b"twelve bytes")
         connection.protocol.pause_writing()
-        assert not direct(b"while the client is behind")
+        assert not client.write(b"while the client is behind")
         connection.protocol.resume_writing()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        assert not direct(b"after the end")
+        assert not client.write(b"after the end")
 
     connection.protocol.app = app
     await connection.feed(START + b"\r\n")
@@ -225,19 +229,67 @@ async def test_the_short_way_writes_what_the_long_way_writes(connection: Connect
     assert body == b"c\r\ntwelve bytes\r\n" * 2 + b"0\r\n\r\n"
 
 
-async def test_the_short_way_ends_with_the_connection(connection: Connection) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda connection: connection.protocol.connection_lost(None),
+        lambda connection: connection.wire.close(),
+    ],
+    ids=["lost", "closing"],
+)
+async def test_the_short_way_ends_with_the_connection(
+    connection: Connection, how: Callable[[Connection], None]
+) -> None:
     wrote = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        connection.protocol.connection_lost(None)
-        direct = direct_write(scope)
-        wrote.append(direct is not None and direct(b"nobody reads this"))
+        client = client_of(scope)
+        assert client is not None
+        how(connection)
+        wrote.append(client.write(b"nobody reads this"))
 
     connection.protocol.app = app
     await connection.feed(START + b"\r\n")
     assert wrote == [False]
+    assert b"nobody" not in connection.wire.written
+
+
+async def test_a_client_that_is_cut_off_gets_no_more(connection: Connection) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        client = client_of(scope)
+        assert client is not None
+        client.abort()
+        await send({"type": "http.response.body", "body": b"nobody reads this", "more_body": True})
+
+    connection.protocol.app = app
+    await connection.feed(START + b"\r\n")
+    assert connection.wire.closed
+    assert b"nobody" not in connection.wire.written
 
 
 def test_a_server_of_another_kind_has_no_short_way() -> None:
-    assert direct_write({"type": "http"}) is None
+    assert client_of({"type": "http"}) is None
+
+
+async def test_a_request_that_comes_while_another_is_answered_ends_both(connection: Connection) -> None:
+    """A client that leaves is not seen while a second request waits, so none may wait."""
+    connection.answer.clear()
+    await connection.feed(START + b"\r\n")
+    await asyncio.sleep(0)
+    closed = [connection.wire.closed]
+    await connection.feed(START + b"\r\n")
+    assert [*closed, connection.wire.closed] == [False, True]
+    connection.protocol.connection_lost(None)
+    assert connection.protocol.cycle.disconnected
+    connection.answer.set()
+    await connection.feed()
+    assert connection.requests == 1
+
+
+async def test_requests_one_after_the_other(connection: Connection) -> None:
+    for number in range(1, 4):
+        await connection.feed(START + b"\r\n")
+        assert connection.requests == number
+    assert not connection.wire.closed

@@ -10,6 +10,7 @@ from daemon.chat import ChatRequest, Done, Event, FinishReason, Message, Progres
 from daemon.errors import Busy, EngineFailed
 from daemon.middleware import ollama, openai
 from daemon.middleware.dialect import Dialect
+from daemon.protocol import EXTENSION
 from daemon.routes import streaming
 from daemon.routes.streaming import Body, ModelResponse, at_once
 
@@ -248,7 +249,7 @@ async def test_work_that_must_wait_can_fail_and_can_be_cancelled() -> None:
 
 
 class SlowWire(Wire):
-    """A server whose client is behind until `catch_up` is set."""
+    """A server whose client is behind until `caught_up` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,6 +293,7 @@ async def test_a_client_that_is_behind_holds_the_work_back_and_gets_no_keep_aliv
     assert source.closed
     texts = [line for line in wire.body.split(b"\n\n") if b'"content":' in line]
     assert [b'"content":"a"' in texts[0], b'"content":"b"' in texts[1], len(texts)] == [True, True, 2]
+    assert b"keep-alive" not in wire.body
 
 
 async def test_a_client_that_leaves_while_it_is_behind_ends_the_work() -> None:
@@ -304,3 +306,84 @@ async def test_a_client_that_leaves_while_it_is_behind_ends_the_work() -> None:
     await task
     assert source.closed
     assert wire.sent == []
+
+
+class ShortWay:
+    """A client that its server lets us at: writes go into the same list as those through `send`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.open = True
+        self.cut = False
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> bool:
+        if self.open:
+            self.written.append(data)
+            self._wire.sent.append({"type": "http.response.body", "body": data, "more_body": True})
+        return self.open
+
+    def abort(self) -> None:
+        self.cut = True
+
+
+async def test_the_short_way_is_taken_between_the_head_and_the_end() -> None:
+    wire = Wire()
+    client = ShortWay(wire)
+    body = Body(wire.send, "text/plain", client)  # type: ignore[arg-type]
+    for data in (b"a", b"b"):
+        assert body.push(data) is None
+    client.open = False
+    assert body.push(b"c") is None
+    client.open = True
+    assert body.push(b"d") is None
+    await body.end(b"e")
+    assert client.written == [b"b", b"d"]
+    assert wire.statuses == [200]
+    assert wire.body == b"abcde"
+
+
+async def test_the_short_way_overtakes_nothing() -> None:
+    wire = SlowWire()
+    client = ShortWay(wire)
+    body = Body(wire.send, "text/plain", client)  # type: ignore[arg-type]
+    assert body.push(b"a") is not None
+    waiting = body.push(b"b")
+    assert client.written == []
+    wire.caught_up.set()
+    assert waiting is not None
+    await waiting
+    await body.end()
+    assert wire.body == b"ab"
+
+
+async def test_a_client_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "STALLED_SECONDS", 0.01)
+    source, wire = Source(TextDelta("a"), TextDelta("b"), END), SlowWire()
+    client = ShortWay(wire)
+    scope = {**SCOPE, "extensions": {EXTENSION: client}}
+    async with asyncio.timeout(60):
+        await ModelResponse(openai.CHAT, request(stream=True), source)(scope, wire.receive, wire.send)
+    assert client.cut
+    assert source.closed
+    assert wire.sent == []
+
+
+async def test_a_keep_alive_that_cannot_be_sent_is_met_by_the_next_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.001)
+    source, wire, tried = Source(None, TextDelta("a"), END), Wire(), asyncio.Event()
+
+    async def broken(message: MutableMapping[str, Any]) -> None:
+        tried.set()
+        raise OSError("the connection is gone")
+
+    task = asyncio.create_task(
+        ModelResponse(openai.CHAT, request(stream=True), source)(SCOPE, wire.receive, broken)
+    )
+    await tried.wait()
+    source.go.set()
+    with pytest.raises(OSError, match="gone"):
+        await task
+    assert source.closed

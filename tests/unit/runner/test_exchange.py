@@ -1,6 +1,7 @@
 """One HTTP exchange over a Unix socket: what is handed on and when, how it breaks off, and that it is closed."""
 
 import asyncio
+import errno
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -139,12 +140,13 @@ async def test_a_taker_that_is_behind_holds_the_sender_back() -> None:
 
     async with serving(script) as socket:
         running = asyncio.create_task(Exchange(REQUEST, take).run(socket))
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.05)
-        assert sent < 100 * size
-        assert len(taken) < 100 * size
+        async with asyncio.timeout(60):
+            while not taken:
+                await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.sleep(0.01)  # time enough to take too much
+        assert size <= sent < 100 * size
+        assert size <= len(taken) < 100 * size
         catch_up.set()
         await running
     assert len(taken) == 200 * size
@@ -162,6 +164,65 @@ async def test_the_last_bytes_are_waited_for() -> None:
         assert not running.done()
         catch_up.set()
         await running
+
+
+@pytest.mark.parametrize("end", [b"", END, b"zz\r\n"], ids=["more to come", "whole", "nonsense"])
+async def test_what_the_taker_raises_is_raised_whatever_came_with_it(end: bytes) -> None:
+    def take(body: bytes) -> None:
+        raise ValueError("not what was expected")
+
+    async with serving(saying(HEAD + chunk(b"a") + end)) as socket:
+        with pytest.raises(ValueError, match="not what was expected"):
+            await Exchange(REQUEST, take).run(socket)
+
+
+async def test_what_came_before_nonsense_is_handed_on() -> None:
+    taken = bytearray()
+    async with serving(saying(HEAD + chunk(b"abc") + b"zz\r\n")) as socket:
+        with pytest.raises(BrokenOff):
+            await Exchange(REQUEST, taken.extend).run(socket)
+    assert taken == b"abc"
+
+
+async def test_junk_behind_a_whole_answer_is_nobodys_business() -> None:
+    assert await fetched(saying(HEAD + chunk(b"abc") + END + b"junk")) == (200, b"abc", b"")
+
+
+async def test_cutting_it_does_not_wait_for_a_taker_that_is_behind() -> None:
+    begun, catch_up = asyncio.Event(), asyncio.Event()
+    waits: list[asyncio.Task[bool]] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(b"a"))
+        await reader.read()
+
+    def take(body: bytes) -> Awaitable[None]:
+        begun.set()
+        waits.append(asyncio.create_task(catch_up.wait()))
+        return waits[0]  # type: ignore[return-value]
+
+    exchange = Exchange(REQUEST, take)
+    async with serving(script) as socket:
+        running = asyncio.create_task(exchange.run(socket))
+        await begun.wait()
+        await asyncio.sleep(0)
+        exchange.abort()
+        async with asyncio.timeout(60):
+            with pytest.raises(BrokenOff, match="cut"):
+                await running
+    assert not waits[0].done()  # what the taker still has to do is its own
+    catch_up.set()
+    await waits[0]
+
+
+async def test_a_fault_of_this_side_is_no_silence_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", refuse)
+    with pytest.raises(BrokenOff, match="Too many open files") as failure:
+        await Exchange(REQUEST, lambda body: None).run(Path("x.sock"))
+    assert not isinstance(failure.value, NobodyListens)
 
 
 @pytest.mark.parametrize("how", ["abort", "cancel"])

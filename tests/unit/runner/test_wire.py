@@ -74,6 +74,8 @@ def test_the_short_way_takes_plain_texts_and_nothing_else() -> None:
         sse(plain("a").replace(b'"index":0', b'"index":1')),
         sse(plain("")),
         sse(plain("a"))[:-1],
+        sse(plain("a").replace(b'"a"', b'"\xff"')),
+        sse(plain("a").replace(b'"a"', b'"\x01"')),
         b": comment\n\n",
         b"data: [DONE]\n\n",
     ]

@@ -1,0 +1,198 @@
+"""Asking an engine: what becomes of an answer, of a refusal, and of each way to break off."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from daemon.chat import ChatRequest, Done, FinishReason, Message, Piece, Text, TextDelta, Usage
+from daemon.errors import EngineFailed, EngineGone, PromptTooLong
+from daemon.framing import sse
+from daemon.runner.endpoint import Endpoint
+from daemon.runner.upstream import Upstream
+
+REQUEST = ChatRequest(model="m", messages=(Message("user", (Text("hi"),)),))
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+TOO_LONG = {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 9000, "n_ctx": 4096}
+
+
+def chunk(*values: Any) -> bytes:
+    data = b"".join(
+        sse(value if isinstance(value, bytes) else json.dumps(value).encode()) for value in values
+    )
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def text(content: str) -> dict[str, Any]:
+    return {"choices": [{"delta": {"content": content}, "finish_reason": None}]}
+
+
+STOP = {
+    "choices": [{"delta": {}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+DONE = Done(FinishReason.STOP, Usage(3, 0, 2))
+
+
+class Engine:
+    """Answers each request with the bytes that it was given, and hangs up; `requests` are theirs."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self.requests: list[bytes] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+        self.requests.append(head + await reader.readexactly(length))
+        writer.write(self._answer)
+        writer.close()
+
+
+class Asked:
+    """An upstream, what its sink got, and whether it was told that the engine was lost."""
+
+    def __init__(self, socket: Path) -> None:
+        self.pieces: list[Piece] = []
+        self.lost: list[bool] = []
+        self.upstream = Upstream(Endpoint(socket, "the-key"), self._lost)
+
+    async def _lost(self, silent: bool) -> None:
+        self.lost.append(silent)
+
+    async def answer(self, sink: Callable[[Sequence[Piece]], Awaitable[None] | None] | None = None) -> Done:
+        async with asyncio.timeout(60):
+            return await self.upstream.answer(REQUEST, sink or self.pieces.extend)
+
+
+@asynccontextmanager
+async def asking(answer: bytes) -> AsyncIterator[tuple[Asked, Engine]]:
+    engine = Engine(answer)
+    with TemporaryDirectory(prefix="mgr-") as folder:
+        socket = Path(folder) / "e.sock"
+        async with await asyncio.start_unix_server(engine.serve, socket):
+            yield Asked(socket), engine
+
+
+async def test_an_answer() -> None:
+    async with asking(HEAD + chunk(text("Hel")) + chunk(text("lo"), STOP, b"[DONE]") + END) as (
+        asked,
+        engine,
+    ):
+        assert await asked.answer() == DONE
+    assert asked.pieces == [TextDelta("Hel"), TextDelta("lo")]
+    assert asked.lost == []
+    head, _, body = engine.requests[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
+    assert b"Authorization: Bearer the-key" in head
+    assert b"Connection: close" in head
+    assert json.loads(body)["messages"] == [{"role": "user", "content": "hi"}]
+
+
+async def test_a_refusal() -> None:
+    body = json.dumps({"error": TOO_LONG}).encode()
+    head = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with asking(head + body) as (asked, _):
+        with pytest.raises(PromptTooLong) as error:
+            await asked.answer()
+    assert (error.value.needed, error.value.available) == (9000, 4096)
+    assert not asked.pieces
+    assert not asked.lost
+
+
+@pytest.mark.parametrize("end", [b"", END], ids=["alone", "with the end"])
+async def test_an_error_inside_the_stream_comes_after_what_came_before_it(end: bytes) -> None:
+    async with asking(HEAD + chunk(text("hello"), {"error": TOO_LONG}) + end) as (asked, _):
+        with pytest.raises(PromptTooLong):
+            await asked.answer()
+    assert asked.pieces == [TextDelta("hello")]
+
+
+async def test_a_sink_that_fails_is_no_failure_of_the_engine() -> None:
+    def sink(pieces: Sequence[Piece]) -> None:
+        raise OSError("the client is gone")
+
+    async with asking(HEAD + chunk(text("a"), STOP, b"[DONE]") + END) as (asked, _):
+        with pytest.raises(OSError, match="the client is gone"):
+            await asked.answer(sink)
+    assert asked.lost == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", EngineGone),
+        (b"HTTP/1.1 200", EngineGone),
+        (HEAD, EngineFailed),
+        (HEAD + chunk(text("a")), EngineFailed),
+        (HEAD + chunk(text("a"), STOP), EngineFailed),
+    ],
+)
+async def test_only_an_engine_that_had_not_begun_is_gone(answer: bytes, error: type[EngineFailed]) -> None:
+    """Gone means that another may be asked, because nothing has reached the client."""
+    async with asking(answer) as (asked, _):
+        with pytest.raises(EngineFailed) as failure:
+            await asked.answer()
+    assert type(failure.value) is error
+    assert asked.lost == [False]
+
+
+async def test_an_answer_that_is_complete_needs_no_more() -> None:
+    async with asking(HEAD + chunk(text("a"), STOP, b"[DONE]")) as (asked, _):
+        assert await asked.answer() == DONE
+    assert asked.pieces == [TextDelta("a")]
+
+
+async def test_an_answer_without_its_end() -> None:
+    async with asking(HEAD + chunk(text("a")) + END) as (asked, _):
+        with pytest.raises(EngineFailed, match="in the middle of the answer"):
+            await asked.answer()
+
+
+async def test_nobody_listens(tmp_path: Path) -> None:
+    asked = Asked(tmp_path / "none.sock")
+    with pytest.raises(EngineGone):
+        await asked.answer()
+    assert asked.lost == [True]
+    assert await asked.upstream.health() is None
+
+
+async def test_what_is_asked_after_it_was_closed_fails_with_the_reason() -> None:
+    async with asking(HEAD + END) as (asked, engine):
+        asked.upstream.close("mgr is shutting down")
+        with pytest.raises(EngineFailed, match="mgr is shutting down"):
+            await asked.answer()
+    assert engine.requests == []
+
+
+async def test_closing_ends_an_answer_also_while_the_sink_is_behind() -> None:
+    begun = asyncio.Event()
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    def sink(pieces: Sequence[Piece]) -> Awaitable[None]:
+        begun.set()
+        return never()
+
+    async with asking(HEAD + chunk(text("a"))) as (asked, _):
+        running = asyncio.create_task(asked.answer(sink))
+        await begun.wait()
+        asked.upstream.close("it makes room for another")
+        with pytest.raises(EngineFailed, match="it makes room for another"):
+            await running
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n", 503), (b"x", None)]
+)
+async def test_health(answer: bytes, status: int | None) -> None:
+    async with asking(answer) as (asked, engine):
+        assert await asked.upstream.health() == status
+    assert engine.requests[0].startswith(b"GET /health HTTP/1.1\r\n")
