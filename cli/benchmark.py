@@ -41,7 +41,8 @@ class Figure:
         return stdev(self.samples) if len(self.samples) > 1 else 0.0
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.spread:.2f}"
+        spread = f" ± {self.spread:.2f}" if len(self.samples) > 1 else ""  # of one there is none
+        return f"{self.mean:.2f}{spread}"
 
     def to_json(self, prefix: str, unit: str) -> dict[str, Any]:
         return {

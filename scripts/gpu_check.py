@@ -65,10 +65,10 @@ class Report:
     def check(self, name: str, work: Callable[[], str]) -> bool:
         try:
             self._print("ok", name, work())
+        except LookupError as error:
+            return self._fail(name, f"the daemon's answer lacks {error}")
         except (Failed, CliError, OSError, subprocess.SubprocessError) as error:
-            self.failed += 1
-            self._print("FAIL", name, str(error))
-            return False
+            return self._fail(name, str(error))
         return True
 
     def check_gpu(self, name: str, work: Callable[[], str]) -> None:
@@ -77,6 +77,11 @@ class Report:
         else:
             self.skipped += 1
             self._print("skip", name, "needs a GPU")
+
+    def _fail(self, name: str, why: str) -> bool:
+        self.failed += 1
+        self._print("FAIL", name, why)
+        return False
 
     def _print(self, outcome: str, name: str, detail: str) -> None:
         print(f"{outcome:<5} {name:<10} {detail}", flush=True)
@@ -207,10 +212,7 @@ class Machine:
     def speed(self) -> str:
         words, tokens = (512, 128) if self.gpu else (64, 16)
         told = self.generate(" ".join(["word"] * words), tokens)
-        read, written = (
-            told["prompt_eval_count"],
-            told["eval_count"] - 1,
-        )  # the first token comes with the prompt
+        read, written = told["prompt_eval_count"], told["eval_count"] - 1  # the first comes with the prompt
         return (
             f"prompt {read / told['prompt_eval_duration'] * 1e9:.1f} tokens/s ({read}), "
             f"generation {written / max(told['eval_duration'], 1) * 1e9:.1f} tokens/s ({written})"

@@ -17,7 +17,7 @@ def test_a_figure_is_a_mean_with_the_deviation_of_a_sample() -> None:
 
 
 def test_one_sample_has_no_spread() -> None:
-    assert str(Figure([7.0])) == "7.00 ± 0.00"
+    assert str(Figure([7.0])) == "7.00"
 
 
 def test_one_request_alone() -> None:
@@ -61,11 +61,11 @@ def test_rows_stand_under_their_headers() -> None:
         "CONCURRENCY": "1",
         "TEST": "pp128",
         "TOKENS": "100",
-        "TOKENS/S": "200.00 ± 0.00",
-        "IN TOTAL": "166.67 ± 0.00",
-        "FIRST TOKEN": "600.00 ± 0.00 ms",
+        "TOKENS/S": "200.00",
+        "IN TOTAL": "166.67",
+        "FIRST TOKEN": "600.00 ms",
     }
-    assert writing.row() == ("1", "tg64 @ d128", "11", "10.00 ± 0.00", "10.00 ± 0.00", "-")
+    assert writing.row() == ("1", "tg64 @ d128", "11", "10.00", "10.00", "-")
 
 
 def test_json_has_the_keys_of_llama_bench() -> None:
