@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from daemon.engines.source import Source
     from daemon.engines.steps import Step
 
+_MOST_NUMBER = 2**31 - 1  # it is an int of C
+
 # Without a terminal, a line each time so much more is done.
 _LINE_PERCENT = 10
 _SPEED_SECONDS = 600.0  # a step takes seconds or minutes: the time left is judged by many
@@ -50,7 +52,13 @@ def build(
         int | None, typer.Option(min=1, help="Compilers at once; else what fits.", show_default=False)
     ] = None,
     build_number: Annotated[
-        int | None, typer.Option(min=1, help="Its build number, where git does not tell.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1,
+            max=_MOST_NUMBER,
+            help="Its build number, where git does not tell.",
+            show_default=False,
+        ),
     ] = None,
     build_commit: Annotated[
         str, typer.Option(help="Its commit, where git does not tell.", show_default=False)
@@ -76,6 +84,8 @@ def build(
         output.note("interrupted; the same command goes on where it stopped")
         raise
     output.line(result(built, used=not no_use))
+    if remark := otherwise_numbered(built):
+        output.announce(remark)
     if not no_use and (remark := overruled(settings.engine, chosen.name)):
         output.announce(remark)
 
@@ -125,7 +135,17 @@ def result(built: "Built", *, used: bool) -> str:
     name, report = built.installed.name, built.report
     devices = "" if report.devices is None else f"; devices: {', '.join(report.devices) or 'the CPU only'}"
     state = "It is in use from the next load on." if used else f"Use it with: mgr engine use {name}"
-    return f"Built {name} ({report.version}{devices})\n{built.installed.folder}\n{state}"
+    return (
+        f"Built {name} ({report.version}{devices})\n{built.installed.folder}\nIts log: {built.log}\n{state}"
+    )
+
+
+def otherwise_numbered(built: "Built") -> str:
+    """What to say where the engine's own version holds another build number than its record, else ""."""
+    number, version = built.installed.record.number, built.report.version
+    if number is None or version.partition(" ")[0] == f"b{number}":
+        return ""
+    return f"note: the engine says that it is {version}; is {number} the build number of this source?"
 
 
 class _Screen:

@@ -119,18 +119,20 @@ def folder_check(engines: "Engines") -> Check:
 
 
 def place_checks(found: "Survey") -> Iterator[Check]:
-    """A line for each place where something is."""
+    """A line for each place where something is, or should be."""
     for it in found.findings:
         if it.engine is not None:
             lacks = f"; it does not take {', '.join(it.engine.not_taken)}" if it.engine.not_taken else ""
             yield Check("found", "ok", f"{it.place.shown}: {it.engine.version}{lacks}")
         elif it.place.command is not None:
             yield Check("found", "warn", f"{it.place.shown} cannot be used: {it.reason}")
+        elif it.place.kind == "configured":
+            yield Check("found", "warn", f"{it.place.shown} is not there")
 
 
 def engine_check(found: "Survey") -> Check:
     if found.used is None:
-        return Check("engine", "fail", "no engine was found; `mgr engine build` builds one")
+        return Check("engine", "fail", found.why)
     used = found.used
     version = used.engine.version if used.engine else ""
     return Check("engine", "ok", f"{used.place.shown}, {version}, is used: {found.why}")

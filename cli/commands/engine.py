@@ -44,42 +44,61 @@ def list_engines(as_json: AsJson = False) -> None:
     if as_json:
         output.dump(as_object(engines, found))
         return
-    if installed := rows(engines, datetime.now(UTC)):
+    if installed := rows(engines, found, datetime.now(UTC)):
         output.table(_HEADERS, installed)
     else:
         output.line("No engine was built yet; `mgr engine build` builds one.")
     output.line("")
     output.table(("ELSEWHERE", "VERSION"), elsewhere(found))
+    if left := engines.leftover_bytes():
+        output.line(
+            f"\nBuilds that no engine here needs take {humanize.size(left)}; `mgr engine remove builds` deletes those "
+            "that are not running."
+        )
     output.line(f"\n{used(found)}")
 
 
 @app.command()
-def use(name: Annotated[str, typer.Argument(help="A name from the list; also wheel, or path.")]) -> None:
+def use(
+    name: Annotated[
+        str, typer.Argument(help="A name from the list; also wheel, or path; auto takes the first there is.")
+    ],
+) -> None:
     """Choose the engine for all loads from now on. It is tested first."""
-    import asyncio
-
-    from daemon.engines.places import finder_of, overruled
-    from daemon.engines.smoke import SmokeFailed, smoke_test_of
-    from daemon.engines.versions import Engines
+    from daemon.engines.places import overruled
+    from daemon.engines.versions import AUTO, Engines
 
     settings = load()
     engines = Engines(settings.engines)
-    with workplace() as folder:
-        output.note(f"testing {name}")
-        try:
-            report = asyncio.run(smoke_test_of(finder_of(name, engines, folder), folder))
-        except SmokeFailed as error:
-            kept = f"'{engines.chosen()}' stays in use" if engines.chosen() else "nothing was changed"
-            raise CliError(f"the engine '{name}' did not pass its test, {kept}: {error.message}") from None
+    tested = "" if name == AUTO else f" ({_tested(name, engines)})"
     engines.use(name)
-    output.note(f"mgr uses {name} ({report.version}) from the next load on")
+    output.note(f"mgr uses {name}{tested} from the next load on")
     if remark := overruled(settings.engine, name):
         output.announce(remark)
 
 
+def _tested(name: str, engines: "Engines") -> str:
+    """The version of an engine that passed its test."""
+    import asyncio
+
+    from daemon.engines.places import finder_of
+    from daemon.engines.smoke import SmokeFailed, smoke_test_of
+
+    with workplace() as folder:
+        output.note(f"testing {name}")
+        try:
+            return asyncio.run(smoke_test_of(finder_of(name, engines, folder), folder)).version
+        except SmokeFailed as error:
+            raise CliError(
+                f"the engine '{name}' did not pass its test, and nothing was changed: {error.message}"
+            ) from None
+
+
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="A name from the list.")]) -> None:
-    """Delete an engine that is not in use, and what it was compiled in."""
+def remove(
+    name: Annotated[str, typer.Argument(help="A name from the list; builds for what builds left behind.")],
+) -> None:
+    """Delete an engine that is not in use, and what was compiled that no engine here needs, unfinished builds too."""
     from daemon.engines.versions import Engines
 
     Engines(load().engines).remove(name)
@@ -97,47 +116,48 @@ def info(
     """Show what an engine is, the devices it would use, and the flags it knows."""
     import asyncio
 
-    from daemon.engines.places import describe, finder, finder_of
+    from daemon.engines.places import describe, found
     from daemon.engines.versions import Engines
 
     settings = load()
     engines = Engines(settings.engines)
     with workplace() as folder:
-        places = finder_of(name, engines, folder) if name else finder(settings.engine, engines, folder)
-        facts = describe(asyncio.run(places.find()), engines)
+        facts = describe(asyncio.run(found(name, settings.engine, engines, folder)), engines)
     if as_json:
         output.dump(facts)
     elif flags:
         output.line("\n".join(facts["flags"]))
     else:
-        output.line(output.aligned([(key, _shown(value)) for key, value in _in_short(facts).items()]))
+        output.line(output.aligned(in_short(facts)))
 
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A folder in which engines may run; what they say there is not for the terminal."""
-    import logging
+    """A folder in which engines may run."""
     import tempfile
 
-    logging.getLogger("mgr").addHandler(logging.NullHandler())
     with tempfile.TemporaryDirectory(prefix="mgr-") as folder:
         yield Path(folder)
 
 
-def rows(engines: "Engines", now: datetime) -> list[tuple[str, ...]]:
-    """One row a version; in the last place a broken one says what is wrong with it."""
-    current, previous = engines.current(), engines.previous()
+def rows(engines: "Engines", found: "Survey", now: datetime) -> list[tuple[str, ...]]:
+    """One row a version, as the engine itself says it where it was asked; a broken one says last what is wrong."""
+    current, previous, chosen = engines.current(), engines.previous(), engines.chosen()
+    asked = {it.engine.command[-1]: it.engine.version for it in found.findings if it.engine}
     listed: list[tuple[str, ...]] = [
         (
             it.name,
             "current" if it == current else "previous" if it == previous else "",
-            it.record.version,
+            asked.get(str(it.program.resolve()), it.record.version),
             it.record.backend,
             humanize.ago(it.record.built, now),
         )
         for it in engines.list()
     ]
-    return listed + [(it.name, "broken", "-", "-", it.reason) for it in engines.broken()]
+    return listed + [
+        (it.name, "current, broken" if it.name == chosen else "broken", "-", "-", it.reason)
+        for it in engines.broken()
+    ]
 
 
 def elsewhere(found: "Survey") -> list[tuple[str, ...]]:
@@ -154,13 +174,13 @@ def elsewhere(found: "Survey") -> list[tuple[str, ...]]:
 def used(found: "Survey") -> str:
     """Which engine the daemon uses at its next load, and why."""
     if found.used is None:
-        return "No load would find an engine; `mgr engine build` builds one."
+        return f"{found.why[0].upper()}{found.why[1:]}."
     version = found.used.engine.version if found.used.engine else ""
     return f"The next load uses {found.used.place.shown}, {version}: {found.why}."
 
 
 def as_object(engines: "Engines", found: "Survey") -> Json:
-    current, previous = engines.current(), engines.previous()
+    current, previous, chosen = engines.current(), engines.previous(), engines.chosen()
     return {
         "installed": [
             {
@@ -171,7 +191,8 @@ def as_object(engines: "Engines", found: "Survey") -> Json:
             }
             for it in engines.list()
         ],
-        "broken": [asdict(it) for it in engines.broken()],
+        "broken": [{**asdict(it), "current": it.name == chosen} for it in engines.broken()],
+        "leftover_bytes": engines.leftover_bytes(),
         "places": [
             {
                 "kind": it.place.kind,
@@ -186,9 +207,14 @@ def as_object(engines: "Engines", found: "Survey") -> Json:
     }
 
 
-def _in_short(facts: Json) -> Json:
-    line = {"configure": " ".join(facts["configure"])} if "configure" in facts else {}
-    return {**facts, **line, "flags": len(facts["flags"])}
+def in_short(facts: Json) -> list[tuple[str, str]]:
+    """The facts for a person, a row each, without those that are empty."""
+    short = {**facts, "flags": len(facts["flags"])}
+    if facts["devices"] is not None and not facts["devices"]:
+        short["devices"] = "the CPU only"
+    if "configure" in facts:
+        short["configure"] = " ".join(facts["configure"])
+    return [(key, _shown(value)) for key, value in short.items() if value not in ("", (), [])]
 
 
 def _shown(value: object) -> str:
@@ -198,6 +224,6 @@ def _shown(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case list() | tuple():
-            return ", ".join(map(str, value)) or "none"
+            return ", ".join(map(str, value))
         case _:
             return str(value)

@@ -49,13 +49,16 @@ def choose(
 
     Raises InvalidRequest where the compiler cannot serve the GPUs here.
     """
+    here = [gpu for gpu in gpus if gpu.vendor == "nvidia"]
+    if here:
+        _check_driver(cuda)
     if wished:
         return wished, ()
-    present = {gpu.compute_capability: gpu.name for gpu in gpus if gpu.compute_capability is not None}
+    present = {gpu.compute_capability: gpu.name for gpu in here if gpu.compute_capability is not None}
     if many or not present:
-        reason = "--portable" if many else "no NVIDIA GPU was seen; choose with --cuda-arch"
+        unknown = f"nvidia-smi does not tell the compute capability of {here[0].name}" if here else ""
+        reason = "--portable" if many else f"{unknown or 'no NVIDIA GPU was seen'}; choose with --cuda-arch"
         return portable(cuda.version), (f"it is built for many GPUs: {reason}",)
-    _check_driver(cuda)
     numbers = {int(capability.replace(".", "")): name for capability, name in present.items()}
     oldest = _OLDEST.get(cuda.version[0], 0)
     usable = tuple(f"{number}-real" for number in sorted(numbers) if number >= oldest)

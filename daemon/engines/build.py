@@ -26,9 +26,10 @@ from daemon.engines import stage, steps
 from daemon.engines.recipe import GIB, Recipe
 from daemon.engines.smoke import Report, SmokeFailed, smoke_test
 from daemon.engines.source import own_repository
-from daemon.engines.versions import BUILDS, PROGRAM, Engines, Installed, Record
-from daemon.errors import Busy, MgrError, StorageFailed
+from daemon.engines.versions import BUILD_LOCK, BUILDS, PROGRAM, Engines, Installed, Record
+from daemon.errors import Busy, Conflict, MgrError, StorageFailed
 
+_LOG = "build.log"
 _KEPT_LINES = 2000
 _STOP_SECONDS = 10.0  # ninja ends its compilers and deletes what they had half written
 # What would change how the tools print, and what is no business of theirs.
@@ -55,6 +56,10 @@ class Built:
     installed: Installed
     report: Report
 
+    @property
+    def log(self) -> Path:
+        return self.installed.folder / _LOG
+
 
 @dataclass(frozen=True, slots=True)
 class _Workspace:
@@ -64,7 +69,7 @@ class _Workspace:
 
     @property
     def log(self) -> Path:
-        return self.build / "mgr/build.log"
+        return self.build / "mgr" / _LOG
 
     @property
     def links(self) -> Path:
@@ -77,7 +82,7 @@ class _Workspace:
     @contextmanager
     def held(self) -> Iterator[int]:
         """Holds the folder for this process and those that inherit the descriptor. Raises Busy."""
-        lock = self.build / "mgr/lock"
+        lock = self.build / BUILD_LOCK
         lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -100,8 +105,14 @@ def build(
 ) -> Built:
     """Call it in the main thread. KeyboardInterrupt ends it with every process it started.
 
-    Raises BuildFailed, Busy where the same build runs, and StorageFailed.
+    Raises BuildFailed, Busy where the same build runs, StorageFailed, and Conflict where it would replace the version
+    in use though it is not to be used.
     """
+    if not use and recipe.name == engines.chosen():
+        raise Conflict(
+            f"{recipe.name} is in use and this build would replace it; choose another engine first with "
+            "`mgr engine use NAME`, or leave --no-use out"
+        )
     workspace = _Workspace(engines.folder / BUILDS / recipe.key)
     try:
         with workspace.held() as lock:
@@ -109,13 +120,14 @@ def build(
             configure = _compiled(recipe, workspace, _environment(recipe, environment), lock, watcher)
             watcher.phase("testing the engine")
             report = _tested(recipe, workspace)
-            workspace.log.replace(workspace.staged / workspace.log.name)
             installed = engines.add(workspace.staged, _record(recipe, configure))
+            built = Built(installed, report)
+            workspace.log.replace(built.log)
             if use:
                 engines.use(installed.name)
     except OSError as error:
         raise StorageFailed(f"cannot build in {workspace.build}: {error.strerror or error}") from None
-    return Built(installed, report)
+    return built
 
 
 def _compiled(
@@ -138,12 +150,17 @@ def _compiled(
 
 def _tested(recipe: Recipe, workspace: _Workspace) -> Report:
     try:
-        return asyncio.run(smoke_test(workspace.staged / PROGRAM, workspace.log.parent))
+        report = asyncio.run(smoke_test(workspace.staged / PROGRAM, workspace.log.parent))
+        if recipe.gpus and report.devices == ():
+            raise SmokeFailed(
+                f"it does not see the GPU here, {recipe.gpus[0].name}; see its driver, or use --backend cpu"
+            )
     except SmokeFailed as error:
         raise BuildFailed(
             f"{recipe.name} was compiled and does not work: {error.message}\n"
             f"The engine in use stays in use. The log of the build: {workspace.log}"
         ) from None
+    return report
 
 
 class _Runner:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from daemon.engines.versions import BORROWED, Engines
+from daemon.engines.versions import AUTO, BORROWED, Engines
+from daemon.errors import LoadFailed, NotFound
 from daemon.runner.engine import CHOICES, Engine, EngineFinder, Finding
 
 CURRENT_BUILD = "the current build"
@@ -37,12 +38,30 @@ def finder(choice: str, engines: Engines, folder: Path, search_path: str | None 
 
 def finder_of(name: str, engines: Engines, folder: Path) -> EngineFinder:
     """Finds exactly the engine that `mgr engine use` calls so. Raises InvalidRequest and NotFound."""
-    return finder(name if name in BORROWED else str(engines.get(name).program), engines, folder)
+    if name in BORROWED:
+        return finder(name, engines, folder)
+    return EngineFinder("built", [(f"the engine '{name}'", engines.get(name).program)], "", folder)
+
+
+async def found(name: str | None, choice: str, engines: Engines, folder: Path) -> Engine:
+    """The engine that `mgr engine use` calls so; without a name the one that a load would use, where `choice` is the
+    setting ENGINE. Raises InvalidRequest, and NotFound with the reason."""
+    if name is not None:
+        [finding] = await finder_of(name, engines, folder).survey()
+        if finding.engine is None:
+            raise NotFound(_lacking(finding))
+        return finding.engine
+    places = finder(choice, engines, folder)
+    try:
+        return await places.find()
+    except LoadFailed:
+        raise NotFound(decide(choice, engines.chosen(), await places.survey()).why) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is at every place, also those that the setting leaves out; `used` is None where no engine was found."""
+    """What is at every place, also those that the setting leaves out; `used` is None where no engine was found, and
+    `why` then says what to do."""
 
     findings: Sequence[Finding]
     used: Finding | None
@@ -51,7 +70,7 @@ class Survey:
 
 async def survey(choice: str, engines: Engines, folder: Path) -> Survey:
     """Asks every engine of this machine what it is. `choice` is the setting ENGINE; `folder` as in `finder`."""
-    findings = await finder("auto", engines, folder).survey()
+    findings = await finder(AUTO, engines, folder).survey()
     if choice not in CHOICES:
         findings = [*await finder(choice, engines, folder).survey(), *findings]
     return decide(choice, engines.chosen(), findings)
@@ -60,26 +79,41 @@ async def survey(choice: str, engines: Engines, folder: Path) -> Survey:
 def decide(choice: str, chosen: str, findings: Sequence[Finding]) -> Survey:
     """`findings` are in the order of the search; `chosen` is what `mgr engine use` was told last."""
     kind = choice if choice in CHOICES else "configured"
-    considered = [finding for finding in findings if kind in ("auto", finding.place.kind)]
+    considered = [finding for finding in findings if kind in (AUTO, finding.place.kind)]
     used = next((finding for finding in considered if finding.engine is not None), None)
     if used is None:
-        return Survey(findings, None, "")
+        return Survey(findings, None, _nothing(choice, considered))
     broken = next((it for it in considered[: considered.index(used)] if it.place.command is not None), None)
     if broken is not None:
-        why = f"{broken.place.shown} cannot be used: {broken.reason}"
-    elif kind != "auto":
+        why = _lacking(broken)
+    elif kind != AUTO:
         why = f"the setting ENGINE is {choice!r}"
     elif used.place.shown == CURRENT_BUILD or used.place.kind == chosen:
-        why = f"it was chosen with `mgr engine use {chosen}`"
+        why = "it is the one chosen last"
     else:
         why = "nothing that goes before it is there"
     return Survey(findings, used, why)
 
 
+def _nothing(choice: str, considered: Sequence[Finding]) -> str:
+    """What to do where no place has an engine that works."""
+    if choice in (AUTO, "built"):
+        broken = "; ".join(_lacking(it) for it in considered if it.place.command is not None)
+        return f"{broken or 'no engine was found'}; `mgr engine build` builds one"
+    lacking = "; ".join(_lacking(it) for it in considered)
+    return f"the setting ENGINE is {choice!r}, and {lacking}; correct it or set it to auto"
+
+
+def _lacking(finding: Finding) -> str:
+    if finding.place.command is None:
+        return f"{finding.place.shown} is not there"
+    return f"{finding.place.shown} cannot be used: {finding.reason}"
+
+
 def overruled(choice: str, name: str) -> str:
     """What to say of `mgr engine use NAME` where the setting ENGINE, `choice`, leaves no choice; else ""."""
-    kind = name if name in BORROWED else "built"
-    if choice in ("auto", kind):
+    kind = name if name in (AUTO, *BORROWED) else "built"
+    if choice in (AUTO, kind):
         return ""
     return f"the setting ENGINE is {choice!r}, which goes before this choice; set it to auto"
 

@@ -25,6 +25,9 @@ BACKENDS = {
     "metal": "GGML_METAL",
 }
 
+# The backend of each vendor; Vulkan is for all of them.
+_VENDORS = {"nvidia": "cuda", "amd": "hip", "apple": "metal"}
+
 GIB = 1024**3
 _GET_CUDA = toolkits.get()
 # Seen at the largest files of the source: the server's own, and the kernels of matrix products and attention.
@@ -32,6 +35,7 @@ _JOB_BYTES = {"cpu": 3 * GIB // 2, "cuda": 3 * GIB, "hip": 3 * GIB}
 # The build folder and a copy of the result; the CPU's takes 60 MB, a CUDA one 300 MB for each architecture.
 _DISK_BYTES = {"cpu": GIB // 2, "metal": GIB // 2}
 _MOST_DISK_BYTES = 3 * GIB
+_MOST_NAME_LETTERS = 40  # of the architectures in the name of a version, which has a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`options` are cmake's, without the folder and the build number; `notes` are sentences for the user."""
+    """`options` are cmake's, without the folder and the build number; `gpus` are those here that the engine has to
+    see; `by_hand` says that the architectures were asked for; `notes` are sentences for the user."""
 
     source: Source
     tools: Toolchain
@@ -68,19 +73,28 @@ class Recipe:
     jobs: int
     options: tuple[str, ...]
     cuda: Cuda | None
+    gpus: tuple[Gpu, ...]
+    by_hand: bool
     notes: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """Like b11312-cuda; the commit stands for a number that is not known."""
-        build = f"b{self.source.number}" if self.source.number is not None else self.source.commit or "local"
-        return f"{build}-{self.backend}{'-portable' if self.portable else ''}"
+        """Like b11312-cuda, or b11312-cuda-86+90 for architectures that were asked for. The commit stands for a
+        number that is not known, and where both are not, what tells the folder from others."""
+        source = self.source
+        build = f"b{source.number}" if source.number is not None else source.commit
+        parts = [build or f"local-{_digest(str(source.folder))[:6]}", self.backend]
+        if self.by_hand:
+            listed = "+".join(self.architectures)
+            parts.append(listed if len(listed) <= _MOST_NAME_LETTERS else _digest(listed)[:8])
+        return "-".join([*parts, *(["portable"] if self.portable else [])])
 
     @property
     def key(self) -> str:
-        """Names the build folder. The build number is no part of it: a newer commit builds on what is there."""
-        text = "\0".join((str(self.source.folder), self.tools.generator, *self.options))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Names the build folder. What git counts is no part of it: a newer commit builds on what is there."""
+        source, tools = self.source, self.tools
+        parts = (str(source.folder), source.revision, tools.generator, *tools.compilers, *self.options)
+        return _digest("\0".join(parts))[:16]
 
     @property
     def disk(self) -> int:
@@ -120,10 +134,8 @@ def decide(wishes: Wishes, source: Source, machine: Machine) -> Recipe:
         else architectures.choose(wishes.architectures, wishes.portable, cuda, machine.gpus)
     )
     jobs, bound = jobs_for(backend, machine.processors, machine.memory)
-    if backend == "cpu" and not wishes.backend and any(gpu.vendor == "nvidia" for gpu in machine.gpus):
-        notes += (
-            f"there is an NVIDIA GPU and no CUDA compiler, so this build uses the CPU only; {_GET_CUDA}",
-        )
+    if backend == "cpu" and not wishes.backend:
+        notes += _unused(machine.gpus)
     if wishes.jobs is None and bound:
         notes += (_memory_bound(backend, jobs, machine),)
     return Recipe(
@@ -135,6 +147,8 @@ def decide(wishes: Wishes, source: Source, machine: Machine) -> Recipe:
         jobs=wishes.jobs or jobs,
         options=_options(backend, wishes.portable, chosen, source, machine),
         cuda=cuda,
+        gpus=tuple(gpu for gpu in machine.gpus if backend in (_VENDORS[gpu.vendor], "vulkan")),
+        by_hand=bool(wishes.architectures),
         notes=notes,
     )
 
@@ -217,6 +231,22 @@ def _run_path(apple: bool, packaged: Path | None) -> Mapping[str, str]:
     }
 
 
+def _unused(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """What to say of the GPUs here when mgr chose the CPU."""
+    names = {gpu.vendor: gpu.name for gpu in gpus}
+    notes = []
+    if "nvidia" in names:
+        notes.append(
+            f"there is an NVIDIA GPU and no CUDA compiler, so this build uses the CPU only; {_GET_CUDA}"
+        )
+    if "amd" in names:
+        notes.append(
+            f"there is an AMD GPU ({names['amd']}), and this build uses the CPU only; for the GPU, build with "
+            "--backend vulkan, or with --backend hip where ROCm is installed"
+        )
+    return tuple(notes)
+
+
 def _memory_bound(backend: str, jobs: int, machine: Machine) -> str:
     return (
         f"{jobs} of {machine.processors} processors are used: {machine.memory / GIB:.1f} GiB of memory are free, "
@@ -226,6 +256,10 @@ def _memory_bound(backend: str, jobs: int, machine: Machine) -> str:
 
 def _job_bytes(backend: str) -> int:
     return _JOB_BYTES.get(backend, _JOB_BYTES["cpu"])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _on(value: bool) -> str:

@@ -40,11 +40,11 @@ async def smoke_test(program: Path, scratch: Path) -> Report:
 
     Raises SmokeFailed; however it ends, no process is left. Call it in the main thread.
     """
-    return await smoke_test_of(EngineFinder(str(program), (), "", scratch), scratch)
+    return await smoke_test_of(EngineFinder("built", [("the new engine", program)], "", scratch), scratch)
 
 
 async def smoke_test_of(finder: EngineFinder, scratch: Path) -> Report:
-    """Tests the engine that `finder` finds; as `smoke_test`."""
+    """Tests the engine in the first place where `finder` looks; as `smoke_test`."""
     model = scratch / "tiny.gguf"
     with ExitStack() as resources:
         try:
@@ -52,7 +52,9 @@ async def smoke_test_of(finder: EngineFinder, scratch: Path) -> Report:
             resources.callback(directory.close)
             resources.callback(model.unlink, missing_ok=True)
             tiny.write(model)
-            engine = await finder.find()
+            finding = (await finder.survey())[0]
+            if (engine := finding.engine) is None:
+                raise SmokeFailed(finding.reason)
             launch = Launch(model=model, alias="test", window=tiny.WINDOW, slots=1)
             tokens = await _answered(Runner(launch, finder, directory, STALL_SECONDS, lambda error: None))
         except TimeoutError:

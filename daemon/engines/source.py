@@ -15,6 +15,7 @@ SUBMODULE = Path(__file__).parents[2] / "native/llama.cpp"
 _NUMBERS = {"0c1e57098bba43ac29e6e3b677cdceebdd22334f": 11312}
 _SHORT = 9  # digits of a commit, as the engine prints it
 
+_COMMIT = re.compile(r"[0-9A-Za-z]{1,40}")
 _CMAKE_FILES = ("CMakeLists.txt", "ggml/CMakeLists.txt")
 _DECLARED = re.compile(r"^[ \t]*(?:option|set)[ \t]*\([ \t]*([A-Z][A-Z0-9_]+)", re.MULTILINE)
 _GIT_SECONDS = 60.0
@@ -22,12 +23,17 @@ _GIT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`number` is None and `commit` "" where nothing tells; `knows` are the options that its cmake files declare."""
+    """`number` is None and `commit` "" where nothing tells; `knows` are the options that its cmake files declare.
+
+    `revision` tells it from another source that was in the same folder: "" for a checkout of git, which gives new
+    times to the files that it changes; what unpacks an archive keeps old ones, by which no compiler runs again.
+    """
 
     folder: Path
     number: int | None
     commit: str
     knows: frozenset[str]
+    revision: str = ""
 
 
 def read(
@@ -35,17 +41,21 @@ def read(
 ) -> Source:
     """The source in `folder`, None for the submodule. `number` and `commit` are believed where they are given.
 
-    Raises InvalidRequest for a folder that is no source of the engine.
+    Raises InvalidRequest for a folder that is no source of the engine, and for a commit that can be none.
     """
+    if commit and not _COMMIT.fullmatch(commit):
+        raise InvalidRequest(f"{commit!r} is no commit; write it in letters and digits, like 0c1e570")
     place = checked(folder, SUBMODULE)
     full = _git(place, environment, "rev-parse", "HEAD")
+    followed = full and number is None and not commit
+    revision = "" if followed else f"{number} {commit} {(place / _CMAKE_FILES[0]).stat().st_ctime_ns}"
     if number is None:
         number = _NUMBERS.get(commit or full) or counted(
             _git(place, environment, "rev-parse", "--is-shallow-repository"),
             _git(place, environment, "rev-list", "--count", "HEAD"),
         )
     texts = (path.read_text("utf-8", "replace") for name in _CMAKE_FILES if (path := place / name).is_file())
-    return Source(place, number, (commit or full)[:_SHORT], declared("\n".join(texts)))
+    return Source(place, number, (commit or full)[:_SHORT], declared("\n".join(texts)), revision)
 
 
 def checked(folder: Path | None, submodule: Path) -> Path:

@@ -3,6 +3,7 @@
     <folder>/<name>/      one version: engine.json (its Record), bin/ (llama-server and its libraries), build.log
     <folder>/current      symlink whose target is the name in use; `previous` is the one before it
     <folder>/builds/      where they are compiled
+    <folder>/.lock        held by the one process that changes any of this
 
 A switch is one rename, so a reader sees the old or the new one. What is half removed or half written starts with a
 dot and is no version. `current` may also name an engine that was not built here (see BORROWED): then it points to
@@ -10,6 +11,7 @@ nothing.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -23,18 +25,26 @@ from typing import Any
 
 from daemon.errors import Conflict, InvalidRequest, NotFound, StorageFailed
 
-# Engines that mgr finds elsewhere and that can be chosen like a version of its own.
-BORROWED = ("wheel", "path")
+# Engines that mgr finds elsewhere and that can be chosen like a version of its own, and how each is removed.
+_REMOVED_BY = {
+    "wheel": "the wheel is a Python package; it is removed with: pip uninstall xllamacpp",
+    "path": "llama-server on PATH was not built by mgr; remove it as it was installed",
+}
+BORROWED = tuple(_REMOVED_BY)
+AUTO = "auto"  # chosen where nothing is
 
 PROGRAM = Path("bin/llama-server")
 CURRENT = "current"
 PREVIOUS = "previous"
 BUILDS = "builds"
+BUILD_LOCK = Path("mgr/lock")  # in a folder of `builds`, held for as long as anything of the build runs
 RECORD = "engine.json"
 
-_RESERVED = frozenset({*BORROWED, CURRENT, PREVIOUS, BUILDS, "auto", "built"})
+_RESERVED = frozenset({*BORROWED, CURRENT, PREVIOUS, BUILDS, AUTO, "built"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
-_HIDDEN = re.compile(r"\..+-[0-9a-f]{8}")
+_LOCK = ".lock"
+_HIDDEN = re.compile(r"\..+-[0-9a-f]{8}(\.old)?")
+_REPLACED = re.compile(r"\.(.+)-[0-9a-f]{8}\.old")
 _MOST_RECORD_BYTES = 1024 * 1024
 
 
@@ -135,9 +145,8 @@ class Engines:
         if not _runnable(staged / PROGRAM):
             raise InvalidRequest(f"{staged} holds no program {PROGRAM}, so it is no engine")
         with self._changing("install"):
-            self.folder.mkdir(parents=True, exist_ok=True)
             (staged / RECORD).write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
-            place, aside = self.folder / name, self._hidden(name)
+            place, aside = self.folder / name, self._hidden(name, ".old")
             with contextlib.suppress(FileNotFoundError):
                 place.rename(aside)
             try:
@@ -146,49 +155,52 @@ class Engines:
                 if aside.exists():
                     aside.rename(place)
                 raise
-            self._sweep()
         return Installed(record, place)
 
     def use(self, name: str) -> None:
-        """From now on `name` is used: a version, or one of BORROWED. What was used becomes the previous one.
+        """From now on `name` is used: a version, one of BORROWED, or with AUTO whatever is found first. What was used
+        becomes the previous one.
 
         Raises InvalidRequest and NotFound.
         """
-        if name not in BORROWED:
+        if name not in (AUTO, *BORROWED):
             self.get(name)
-        if name == self.chosen():
+        if name == (self.chosen() or AUTO):
             return
         with self._changing("switch"):
-            self.folder.mkdir(parents=True, exist_ok=True)
             if (before := self.current()) is not None:
                 self._link(PREVIOUS, before.name)
+            if name == AUTO:
+                (self.folder / CURRENT).unlink(missing_ok=True)
+                return
             self._link(CURRENT, name)
             if self._target(PREVIOUS) == name:
                 (self.folder / PREVIOUS).unlink()
 
     def remove(self, name: str) -> None:
-        """Deletes a version, broken or not, and the folders it was compiled in that no other one needs.
+        """Deletes a version, broken or not, and every leftover; only these where `name` is BUILDS.
 
         Raises InvalidRequest, NotFound, and Conflict for the one in use.
         """
-        found = self._read(_checked(name))
-        if found is None:
+        if name in _REMOVED_BY:
+            raise InvalidRequest(_REMOVED_BY[name])
+        if name != BUILDS and self._read(_checked(name)) is None:
             self.get(name)
-        if name == self.chosen():
-            raise Conflict(f"the engine '{name}' is in use; choose another one first: mgr engine use NAME")
         with self._changing("remove"):
-            if self._target(PREVIOUS) == name:
-                (self.folder / PREVIOUS).unlink()
-            compiled = self._compiled_in(found) if isinstance(found, Installed) else set()
-            (self.folder / name).rename(self._hidden(name))
-            self._sweep()
-            for folder in compiled - {needed for other in self.list() for needed in self._compiled_in(other)}:
-                shutil.rmtree(folder, ignore_errors=True)
+            if name != BUILDS:
+                self._remove(name)
+            for folder in self._leftovers():
+                _delete(folder)
+
+    def leftover_bytes(self) -> int:
+        """What the builds take that are still running, were interrupted, failed, or whose version is gone."""
+        with self._failing("list"):
+            return sum(_bytes(folder) for folder in self._leftovers())
 
     # ---- the folder
 
     def _scan(self) -> "Iterator[Installed | Broken]":
-        with self._changing("list"):
+        with self._failing("list"):
             try:
                 names = sorted(os.listdir(self.folder))
             except FileNotFoundError:
@@ -231,8 +243,25 @@ class Engines:
         temporary.symlink_to(name)
         temporary.replace(self.folder / link)
 
-    def _hidden(self, name: str) -> Path:
-        return self.folder / f".{name}-{secrets.token_hex(4)}"
+    def _remove(self, name: str) -> None:
+        if name == self.chosen():
+            raise Conflict(
+                f"the engine '{name}' is in use; choose another one first with `mgr engine use NAME`, or none with "
+                f"`mgr engine use {AUTO}`"
+            )
+        if self._target(PREVIOUS) == name:
+            (self.folder / PREVIOUS).unlink()
+        (self.folder / name).rename(self._hidden(name))
+
+    def _hidden(self, name: str, ending: str = "") -> Path:
+        return self.folder / f".{name}-{secrets.token_hex(4)}{ending}"
+
+    def _restore(self) -> None:
+        """Puts back a version whose replacement did not get in place: the process was killed between two renames."""
+        for path in self.folder.iterdir():
+            replaced = _REPLACED.fullmatch(path.name)
+            if replaced and not (place := self.folder / replaced[1]).exists():
+                path.rename(place)
 
     def _sweep(self) -> None:
         """Deletes the folders that were moved aside, now or by a process that did not get to its end."""
@@ -240,20 +269,67 @@ class Engines:
             if _HIDDEN.fullmatch(path.name) and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _compiled_in(self, entry: Installed) -> set[Path]:
-        """The folders in `builds` that its cmake command line names."""
-        builds = self.folder / BUILDS
-        named = (Path(argument) for argument in entry.record.configure)
-        return {path for path in named if path.parent == builds and path.name not in ("", ".", "..")}
+    def _leftovers(self) -> "Sequence[Path]":
+        """The folders in `builds` that no cmake command line of a version names; also one that is being built in."""
+        needed = {Path(argument) for entry in self.list() for argument in entry.record.configure}
+        try:
+            folders = [path for path in (self.folder / BUILDS).iterdir() if path.is_dir()]
+        except FileNotFoundError:
+            return []
+        return [path for path in folders if path not in needed and not path.is_symlink()]
 
     @contextmanager
     def _changing(self, what: str) -> Iterator[None]:
+        """For one process at a time; what one left that was killed is put right before and after."""
+        with self._failing(what):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with _locked(self.folder / _LOCK):
+                self._restore()
+                yield
+                self._sweep()
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise StorageFailed(
                 f"cannot {what} engines in {self.folder}: {error.strerror or error}"
             ) from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Waits for its turn: a change takes no longer than deleting a folder. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _delete(build: Path) -> None:
+    """Deletes a folder of `builds`, unless something is being built in it."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(FileNotFoundError):  # no build ever began in it
+            descriptor = os.open(build / BUILD_LOCK, os.O_RDWR | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        shutil.rmtree(build, ignore_errors=True)
+
+
+def _bytes(folder: Path) -> int:
+    """The size of all files below it; one that vanishes meanwhile has none."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
 
 
 def _checked(name: str) -> str:

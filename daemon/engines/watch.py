@@ -14,13 +14,18 @@ from daemon.runner.engine import Engine, EngineFinder
 log = logging.getLogger("mgr.engine")
 
 
+# A build takes CUDA or Metal by itself, where its compiler is; the others it must be told.
+_BUILDS = {"amd": "`mgr engine build --backend hip` (or vulkan)"}
+
+
 def hint(gpus: Sequence[Gpu], engine: Engine) -> str:
     """One sentence where this machine has a GPU and the engine uses only the CPU, else ""."""
     if not gpus or not engine.cpu_only:
         return ""
+    build = _BUILDS.get(gpus[0].vendor, "`mgr engine build`")
     return (
         f"this machine has a GPU ({gpus[0].name}), but the engine ({engine}) uses only the CPU; "
-        "`mgr engine build` compiles one for it"
+        f"{build} compiles one for it"
     )
 
 

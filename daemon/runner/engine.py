@@ -6,6 +6,7 @@ the next load on.
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -19,14 +20,20 @@ from pathlib import Path
 
 from daemon.errors import LoadFailed
 from daemon.runner.launch import environment, not_taken
+from daemon.runner.output import quote
 from daemon.runner.process import output_of
 
 log = logging.getLogger("mgr.engine")
+# A command that asks engines says itself what came of it: where nobody takes the log, it does not go to the terminal.
+logging.getLogger("mgr").addHandler(logging.NullHandler())
 
 _EMBEDDED = Path(__file__).with_name("embedded.py")
 _ASK_SECONDS = 60
 # A driver that wakes a sleeping GPU takes seconds; one that hangs must not hold up the load for long.
 _DEVICES_SECONDS = 20
+
+DEVICE_FILES = Path("/dev")
+_OF_GPUS = ("nvidia", "kfd", "dri", "dxg")  # NVIDIA's, AMD's, those that draw, WSL's
 
 # What an engine is chosen by, besides its path.
 CHOICES = ("auto", "built", "path", "wheel")
@@ -70,10 +77,15 @@ class Place:
     shown: str
     command: tuple[str, ...] | None
 
+    @property
+    def logged(self) -> str:
+        """With the path, for the log."""
+        return f"{self.shown} ({self.command[-1]})" if self.command else self.shown
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one place: an engine, or the reason why there is none."""
+    """What came of one place: an engine, or the reason, without a path, why there is none."""
 
     place: Place
     engine: Engine | None
@@ -100,6 +112,7 @@ class EngineFinder:
         self._folder = folder
         self._preferred = preferred
         self._known: dict[tuple[str, ...], Engine] = {}
+        self._gpu_files = _gpu_files()
         self._turn = asyncio.Lock()  # one engine is asked at a time, and only once
         self.found: Engine | None = None
 
@@ -110,6 +123,7 @@ class EngineFinder:
         """
         tried: list[Finding] = []
         async with self._turn:
+            self._forget_what_saw_no_gpu()
             for place in self.places():
                 finding = await self._look(place)
                 if finding.engine is not None:
@@ -118,15 +132,14 @@ class EngineFinder:
                     return finding.engine
                 tried.append(finding)
         for finding in tried:
-            log.warning(
-                "no engine in %s (%s): %s", finding.place.shown, finding.place.command, finding.reason
-            )
+            log.warning("no engine: %s: %s", finding.place.logged, finding.reason)
         told = "; ".join(f"{finding.place.shown}: {finding.reason}" for finding in tried)
         raise LoadFailed(f"no engine was found; tried {told}", permanent=True)
 
     async def survey(self) -> list[Finding]:
         """What is at each place, in the order in which `find` goes through them."""
         async with self._turn:
+            self._forget_what_saw_no_gpu()
             return [await self._look(place) for place in self.places()]
 
     def _tell(self, engine: Engine, tried: Sequence[Finding]) -> None:
@@ -134,11 +147,7 @@ class EngineFinder:
         for finding in tried:
             if finding.place.command is not None:
                 log.warning(
-                    "%s (%s) cannot be used: %s; %s is used instead",
-                    finding.place.shown,
-                    finding.place.command[-1],
-                    finding.reason,
-                    engine,
+                    "%s cannot be used: %s; %s is used instead", finding.place.logged, finding.reason, engine
                 )
         if engine != self.found:
             log.info("the engine is %s (%s)", engine, engine.command[-1])
@@ -174,6 +183,12 @@ class EngineFinder:
         there = importlib.util.find_spec("xllamacpp") is not None
         command = (sys.executable, "-I", str(_EMBEDDED)) if there else None
         yield Place("wheel", "the xllamacpp wheel", command)
+
+    def _forget_what_saw_no_gpu(self) -> None:
+        """An engine was perhaps asked before a GPU's driver was up: it is asked again once one has come or gone."""
+        if (files := _gpu_files()) != self._gpu_files:
+            self._gpu_files = files
+            self._known = {key: engine for key, engine in self._known.items() if engine.devices}
 
     async def _look(self, place: Place) -> Finding:
         if place.command is None:
@@ -215,7 +230,7 @@ class EngineFinder:
         clean = environment(os.environ, "", self._folder)
         status, lines = await output_of([*command, flag], clean, self._folder, seconds)
         if status != 0:
-            raise ValueError(f"its {flag} ended with status {status}")
+            raise ValueError(f"its {flag} ended with status {status}{_last(lines, command)}")
         return "\n".join(lines)
 
 
@@ -224,6 +239,21 @@ def _marks(program: Path) -> list[str]:
     load them. Raises OSError."""
     files = [os.stat(program), *(os.lstat(library) for library in sorted(program.parent.glob("lib*")))]
     return [f"{file.st_ino} {file.st_mtime_ns} {file.st_size}" for file in files]
+
+
+def _gpu_files() -> frozenset[str]:
+    """What drivers of GPUs make below /dev."""
+    with contextlib.suppress(OSError):
+        return frozenset(name for name in os.listdir(DEVICE_FILES) if name.startswith(_OF_GPUS))
+    return frozenset()
+
+
+def _last(lines: Sequence[str], command: tuple[str, ...]) -> str:
+    """The last line of an engine that failed: a loader that misses a library says so in its only one. It is also told
+    to clients, so there is no path in it; one with a space would outlive `quote`."""
+    beside = f"{Path(command[-1]).parent}/"
+    said = quote([line.replace(beside, "") for line in lines if line.strip()], 1)
+    return f": {said}" if said else ""
 
 
 def flags_in(text: str) -> frozenset[str]:

@@ -21,6 +21,8 @@ from tests.fakes.engine_source import CMAKE, GUARD, EngineSource
 
 SCRIPTS = Path(sys.executable).parent
 
+OLD = 1577836800  # seconds since the epoch, 2020: what an archive holds
+
 pytestmark = pytest.mark.skipif(
     not (shutil.which("c++") and shutil.which("cmake", path=f"{SCRIPTS}:{os.environ.get('PATH', '')}")),
     reason="needs a C++ compiler, and cmake (the extra `build`)",
@@ -41,9 +43,11 @@ def test_a_source_becomes_the_engine_in_use(project: EngineSource) -> None:
     assert done.stdout.splitlines() == [
         "Built b7-cpu (b1 (scripted))",
         str(folder),
+        f"Its log: {folder}/build.log",
         "It is in use from the next load on.",
     ]
     assert "100 %" in done.stderr
+    assert "note: the engine says that it is b1 (scripted); is 7 the build number" in done.stderr
     current = project.engines.current()
     assert current is not None
     record = current.record
@@ -124,12 +128,30 @@ def test_a_source_that_cannot_be_configured(project: EngineSource) -> None:
     assert "no such thing here" in done.stderr
 
 
+def test_a_newer_source_with_old_times_is_compiled(project: EngineSource) -> None:
+    assert project.build().returncode == 0
+    project.write("llama.cpp", 'const char *said() { return "newer"; }\n')
+    os.utime(project.folder / "llama.cpp", (OLD, OLD))
+    assert project.build("--build-number", "8").returncode == 0
+    quantize = project.engines.folder / "b8-cpu/bin/llama-quantize"
+    assert subprocess.check_output([quantize], text=True) == "newer\n"
+
+
+def test_a_program_that_is_no_engine_is_told_once(project: EngineSource) -> None:
+    project.write("server.sh", "#!/bin/sh\nexit 3\n")
+    done = project.build()
+    assert done.returncode == 1
+    assert "ended with status 3" in done.stderr
+    assert done.stderr.count("ended with status 3") == 1
+
+
 def test_an_engine_that_does_not_answer_never_replaces_the_old_one(project: EngineSource) -> None:
     assert project.build().returncode == 0
     project.script(say=["out of luck"], exit_code=3)
     done = project.build("--build-number", "8")
     assert done.returncode == 1
     assert "Error: b8-cpu was compiled and does not work: " in done.stderr
+    assert "bin/llama-server" not in done.stderr
     assert "out of luck" in done.stderr
     assert project.engines.chosen() == "b7-cpu"
     assert [engine.name for engine in project.engines.list()] == ["b7-cpu"]
@@ -223,7 +245,13 @@ def test_the_build_number_is_the_count_of_commits(tmp_path: Path) -> None:
     git(tmp_path / "outer", "init", "-q")
     git(tmp_path / "outer", "commit", "-q", "--allow-empty", "-m", "another project")
     # the repository around it does not count
-    assert sources.read(folder, os.environ) == sources.Source(folder, None, "", frozenset({"GGML_CUDA"}))
+    unpacked = sources.read(folder, os.environ)
+    assert unpacked == sources.Source(folder, None, "", frozenset({"GGML_CUDA"}), unpacked.revision)
+    assert sources.read(folder, os.environ).revision == unpacked.revision
+    (folder / "CMakeLists.txt").replace(folder / "old")
+    shutil.copy2(folder / "old", folder / "CMakeLists.txt")
+    # what was unpacked anew is another source, whatever its times say
+    assert sources.read(folder, os.environ).revision not in ("", unpacked.revision)
 
     git(folder, "init", "-q")
     git(folder, "add", ".")
@@ -232,6 +260,11 @@ def test_the_build_number_is_the_count_of_commits(tmp_path: Path) -> None:
     head = git(folder, "rev-parse", "HEAD")
     assert sources.read(folder, os.environ).number == 3
     assert sources.read(folder, os.environ).commit == head[:9]
+    assert sources.read(folder, os.environ).revision == ""
+    given = {
+        sources.read(folder, os.environ, *it).revision for it in ((7, ""), (8, ""), (7, "a"), (None, "a"))
+    }
+    assert len(given - {""}) == 4
     assert sources.read(folder, os.environ, 11312, "given").number == 11312
     assert sources.read(folder, os.environ, 11312, "given").commit == "given"
 

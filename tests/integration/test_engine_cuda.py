@@ -119,8 +119,8 @@ def test_a_build_finds_its_libraries_wherever_it_is_moved(tmp_path: Path) -> Non
     project.write("llama.cpp", CALLS_CUDA)
     done = project.build("--backend", "cuda", "--cuda-arch", "86-real")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Built b7-cuda ")
-    built = project.engines.get("b7-cuda")
+    assert done.stdout.startswith("Built b7-cuda-86-real ")
+    built = project.engines.get("b7-cuda-86-real")
     assert built.record.architectures == ("86-real",)
     shutil.rmtree(project.engines.folder / "builds")
     moved = built.folder.rename(tmp_path / "moved") / "bin"

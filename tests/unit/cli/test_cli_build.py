@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.build import described, due, result
+from cli.commands.build import described, due, otherwise_numbered, result
 from daemon.engines.build import Built
 from daemon.engines.cuda import Cuda
 from daemon.engines.gpus import Gpu
@@ -17,6 +17,8 @@ from daemon.engines.versions import Installed, Record
 SOURCE = Source(Path("/src"), 11312, "0c1e57098", frozenset({"GGML_CUDA"}))
 TOOLS = Toolchain(Path("/t/cmake"), "Ninja", Path("/t/ninja"))
 CUDA = Cuda(Path("/c/bin/nvcc"), Path("/c"), (12, 8))
+RECORD = Record("b7-cuda", 7, "abc", "cuda", ("90-real",), False, "/src", (), "2026-01-01T00:00:00+00:00")
+INSTALLED = Installed(RECORD, Path("/e/b7-cuda"))
 H200 = Gpu("NVIDIA H200", "nvidia", "9.0")
 
 
@@ -73,8 +75,19 @@ def test_no_steps_at_all_are_no_line() -> None:
     [(None, ""), ((), "; devices: the CPU only"), (("CUDA0: H200",), "; devices: CUDA0: H200")],
 )
 def test_the_result(devices: tuple[str, ...] | None, shown: str) -> None:
-    record = Record("b7-cuda", 7, "abc", "cuda", ("90-real",), False, "/src", (), "2026-01-01T00:00:00+00:00")
-    built = Built(Installed(record, Path("/e/b7-cuda")), Report("b7 (abc)", devices, 8))
-    first = f"Built b7-cuda (b7 (abc){shown})\n/e/b7-cuda\n"
+    built = Built(INSTALLED, Report("b7 (abc)", devices, 8))
+    first = f"Built b7-cuda (b7 (abc){shown})\n/e/b7-cuda\nIts log: /e/b7-cuda/build.log\n"
     assert result(built, used=True) == f"{first}It is in use from the next load on."
     assert result(built, used=False) == f"{first}Use it with: mgr engine use b7-cuda"
+
+
+@pytest.mark.parametrize(
+    ("number", "version", "differs"),
+    [(7, "b7 (abc)", False), (7, "b7", False), (None, "b8 (abc)", False), (7, "b70 (abc)", True)],
+)
+def test_a_build_number_that_the_engine_does_not_tell(
+    number: int | None, version: str, differs: bool
+) -> None:
+    installed = replace(INSTALLED, record=replace(RECORD, number=number))
+    note = "note: the engine says that it is b70 (abc); is 7 the build number of this source?"
+    assert otherwise_numbered(Built(installed, Report(version, None, 8))) == (note if differs else "")

@@ -64,7 +64,17 @@ def test_the_engine_that_is_used() -> None:
     assert check == Check(
         "engine", "ok", "the xllamacpp wheel, 2026.10, is used: nothing that goes before it is there"
     )
-    assert doctor.engine_check(decide("path", "", [NO_PATH, WHEEL])).state == "fail"
+    missing = decide("path", "", [NO_PATH, WHEEL])
+    assert doctor.engine_check(missing) == Check("engine", "fail", missing.why)
+
+
+def test_the_setting_that_names_nothing() -> None:
+    gone = Finding(Place("configured", "the configured path", None), None, "not there")
+    found = decide("/nope", "", [gone, NO_PATH, WHEEL])
+    [first, _] = doctor.place_checks(found)
+    assert first == Check("found", "warn", "the configured path is not there")
+    told = "the setting ENGINE is '/nope', and the configured path is not there; correct it or set it to auto"
+    assert doctor.engine_check(found) == Check("engine", "fail", told)
 
 
 def test_gpus() -> None:

@@ -38,14 +38,31 @@ WHEEL = Finding(
     Place("wheel", "the xllamacpp wheel", ("/w",)), Engine("wheel", ("/w",), "2026.10", frozenset())
 )
 NO_PATH = Finding(Place("path", "llama-server on PATH", None), None, "not there")
+NOTHING = decide("auto", "", [NO_PATH])
 
 
 def test_a_row_for_each_version(engines: Engines) -> None:
-    assert engine.rows(engines, NOW) == [
+    assert engine.rows(engines, NOTHING, NOW) == [
         ("a", "previous", "b0 (abc)", "cuda", "2 hours ago"),
         ("b", "current", "b1 (abc)", "cuda", "3 hours ago"),
         ("c", "broken", "-", "-", "its engine.json is wrong: it is not JSON"),
     ]
+
+
+def test_the_version_is_the_one_that_the_engine_tells(engines: Engines) -> None:
+    """Its record only says what it was built to be."""
+    command = (str(engines.get("b").program.resolve()),)
+    other = Finding(Place("built", CURRENT_BUILD, command), Engine("built", command, "b9 (x)", frozenset()))
+    told = engine.rows(engines, decide("auto", "b", [other]), NOW)
+    assert [row[2] for row in told] == ["b0 (abc)", "b9 (x)", "-"]
+
+
+def test_a_broken_version_in_use_is_both(engines: Engines) -> None:
+    (engines.folder / "b/engine.json").write_text("{")
+    told = {row[0]: row[1] for row in engine.rows(engines, NOTHING, NOW)}
+    assert told == {"a": "previous", "b": "current, broken", "c": "broken"}
+    listed = engine.as_object(engines, NOTHING)["broken"]
+    assert [(it["name"], it["current"]) for it in listed] == [("b", True), ("c", False)]
 
 
 def test_a_row_for_each_other_place() -> None:
@@ -57,12 +74,15 @@ def test_a_row_for_each_other_place() -> None:
 
 def test_which_is_used_and_why() -> None:
     assert engine.used(decide("auto", "b", [CURRENT, WHEEL])) == (
-        "The next load uses the current build, b1 (abc): it was chosen with `mgr engine use b`."
+        "The next load uses the current build, b1 (abc): it is the one chosen last."
     )
     assert engine.used(decide("wheel", "b", [CURRENT, WHEEL])) == (
         "The next load uses the xllamacpp wheel, 2026.10: the setting ENGINE is 'wheel'."
     )
-    assert engine.used(decide("path", "b", [CURRENT, NO_PATH])).startswith("No load would find an engine")
+    assert engine.used(NOTHING) == "No engine was found; `mgr engine build` builds one."
+    assert engine.used(decide("path", "b", [CURRENT, NO_PATH])) == (
+        "The setting ENGINE is 'path', and llama-server on PATH is not there; correct it or set it to auto."
+    )
 
 
 def test_the_list_for_programs(engines: Engines) -> None:
@@ -83,7 +103,33 @@ def test_the_list_for_programs(engines: Engines) -> None:
             "used": False,
         },
     ]
-    assert told["why"] == "it was chosen with `mgr engine use b`"
+    assert told["why"] == "it is the one chosen last"
+    assert told["leftover_bytes"] == 0
+
+
+def test_the_facts_for_a_person_are_those_that_there_are(engines: Engines) -> None:
+    facts = {
+        "name": "a",
+        "number": None,
+        "commit": "",
+        "architectures": (),
+        "portable": False,
+        "configure": ("cmake", "-S", "/src"),
+        "devices": (),
+        "flags": ["--host", "--model"],
+        "not taken": [],
+    }
+    assert engine.in_short(facts) == [
+        ("name", "a"),
+        ("number", "unknown"),
+        ("portable", "no"),
+        ("configure", "cmake -S /src"),
+        ("devices", "the CPU only"),
+        ("flags", "2"),
+    ]
+    gpus = {**facts, "devices": ("CUDA0: x", "CUDA1: y")}
+    assert ("devices", "CUDA0: x, CUDA1: y") in engine.in_short(gpus)
+    assert ("devices", "unknown") in engine.in_short({**facts, "devices": None})
 
 
 # ---- the hint

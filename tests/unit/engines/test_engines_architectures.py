@@ -8,6 +8,7 @@ from daemon.engines.gpus import Gpu
 from daemon.errors import InvalidRequest
 
 H200 = Gpu("NVIDIA H200", "nvidia", "9.0")
+UNKNOWN = Gpu("NVIDIA H200", "nvidia", None)
 RTX3090 = Gpu("RTX 3090", "nvidia", "8.6")
 GTX1080 = Gpu("GTX 1080", "nvidia", "6.1")
 
@@ -46,10 +47,19 @@ def test_each_gpu_present_once_as_machine_code() -> None:
 
 
 def test_without_a_gpu_the_portable_list_is_taken() -> None:
-    for gpus in ([], [Gpu("some GPU", "nvidia", None)], [Gpu("navi21", "amd")]):
+    for gpus in ([], [Gpu("navi21", "amd")]):
         chosen, notes = choose((), False, cuda(), gpus)
         assert chosen == portable((13, 0))
         assert notes == ("it is built for many GPUs: no NVIDIA GPU was seen; choose with --cuda-arch",)
+
+
+def test_a_gpu_that_nothing_is_known_of_is_not_said_to_be_absent() -> None:
+    chosen, (note,) = choose((), False, cuda(), [UNKNOWN])
+    assert chosen == portable((13, 0))
+    assert note == (
+        "it is built for many GPUs: nvidia-smi does not tell the compute capability of NVIDIA H200; "
+        "choose with --cuda-arch"
+    )
 
 
 def test_a_portable_build_is_not_for_the_gpu_here_only() -> None:
@@ -83,8 +93,14 @@ def test_a_machine_with_old_gpus_only_needs_an_older_toolkit() -> None:
 
 
 def test_a_driver_too_old_for_the_compiler_is_said_before_the_build() -> None:
-    with pytest.raises(InvalidRequest, match=r"up to 12\.8 and the compiler is of CUDA 13\.0"):
-        choose((), False, cuda(driver=(12, 8)), [H200])
+    for wished, many, gpu in (
+        ((), False, H200),
+        (("90",), False, H200),
+        ((), True, H200),
+        ((), False, UNKNOWN),
+    ):
+        with pytest.raises(InvalidRequest, match=r"up to 12\.8 and the compiler is of CUDA 13\.0"):
+            choose(wished, many, cuda(driver=(12, 8)), [gpu])
     assert choose((), False, cuda((12, 9), driver=(12, 4)), [H200])[0] == ("90-real",)
-    assert choose(("90",), False, cuda(driver=(12, 8)), [H200])[0] == ("90",)  # for another machine
+    assert choose(("90",), False, cuda(driver=(12, 8)), [])[0] == ("90",)  # for another machine
     assert choose((), False, cuda(driver=None), [H200])[0] == ("90-real",)

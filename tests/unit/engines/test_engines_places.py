@@ -13,11 +13,12 @@ from daemon.engines.places import (
     describe,
     finder,
     finder_of,
+    found,
     overruled,
 )
 from daemon.engines.versions import PROGRAM, Engines, Record
 from daemon.errors import NotFound
-from daemon.runner.engine import Engine, Finding, Place
+from daemon.runner.engine import Engine, EngineFinder, Finding, Place
 
 
 def finding(kind: str, shown: str, state: str) -> Finding:
@@ -39,6 +40,7 @@ def survey_of(
 
 
 FIRST = "nothing that goes before it is there"
+LAST = "it is the one chosen last"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ FIRST = "nothing that goes before it is there"
             "b2",
             survey_of(current="", path=""),
             CURRENT_BUILD,
-            "it was chosen with `mgr engine use b2`",
+            LAST,
         ),
         ("auto", "b2", survey_of("bad", ""), PREVIOUS_BUILD, "the current build cannot be used: bad"),
         (
@@ -66,11 +68,34 @@ FIRST = "nothing that goes before it is there"
             "wheel",
             survey_of()[::-1],
             "the xllamacpp wheel",
-            "it was chosen with `mgr engine use wheel`",
+            LAST,
         ),
         ("wheel", "b2", survey_of(current=""), "the xllamacpp wheel", "the setting ENGINE is 'wheel'"),
-        ("path", "b2", survey_of(current=""), None, ""),
-        ("built", "", survey_of(), None, ""),
+        (
+            "path",
+            "b2",
+            survey_of(current=""),
+            None,
+            "the setting ENGINE is 'path', and llama-server on PATH is not there; correct it or set it to auto",
+        ),
+        ("built", "", survey_of(), None, "no engine was found; `mgr engine build` builds one"),
+        (
+            "auto",
+            "",
+            survey_of(wheel="not there"),
+            None,
+            "no engine was found; `mgr engine build` builds one",
+        ),
+        (
+            "built",
+            "",
+            survey_of("bad", "worse"),
+            None,
+            (
+                "the current build cannot be used: bad; the previous build cannot be used: worse; "
+                "`mgr engine build` builds one"
+            ),
+        ),
         (
             "/opt/x",
             "b2",
@@ -78,7 +103,23 @@ FIRST = "nothing that goes before it is there"
             "the configured path",
             "the setting ENGINE is '/opt/x'",
         ),
-        ("/opt/x", "", [finding("configured", "the configured path", "not there"), *survey_of()], None, ""),
+        (
+            "/opt/x",
+            "",
+            [finding("configured", "the configured path", "not there"), *survey_of()],
+            None,
+            "the setting ENGINE is '/opt/x', and the configured path is not there; correct it or set it to auto",
+        ),
+        (
+            "/opt/x",
+            "",
+            [finding("configured", "the configured path", "bad"), *survey_of()],
+            None,
+            (
+                "the setting ENGINE is '/opt/x', and the configured path cannot be used: bad; "
+                "correct it or set it to auto"
+            ),
+        ),
     ],
 )
 def test_the_engine_that_is_used(
@@ -127,11 +168,27 @@ def test_a_switch_counts_in_a_finder_that_is_running(engines: Engines) -> None:
 
 def test_the_engine_of_a_name_is_that_one_alone(engines: Engines) -> None:
     [place] = finder_of("a", engines, engines.folder).places()
-    assert place.command == (str(engines.folder / "a" / PROGRAM),)
+    assert (place.kind, place.shown) == ("built", "the engine 'a'")
+    assert place.command == (str(engines.folder.resolve() / "a" / PROGRAM),)
     [place] = finder_of("wheel", engines, engines.folder).places()
     assert place.kind == "wheel"
     with pytest.raises(NotFound):
         finder_of("c", engines, engines.folder)
+
+
+async def test_the_engine_that_is_missing_is_told_as_it_was_named(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(self: EngineFinder, place: Place) -> Finding:
+        return Finding(place, None, "bad" if place.command else "not there")
+
+    monkeypatch.setattr(EngineFinder, "_look", asked)
+    with pytest.raises(NotFound, match=r"^the engine 'a' cannot be used: bad$"):
+        await found("a", "auto", engines, engines.folder)
+    with pytest.raises(
+        NotFound, match=r"^the setting ENGINE is '/nope', and the configured path is not there; "
+    ):
+        await found(None, "/nope", engines, engines.folder)
 
 
 def test_path_is_this_processs_own_where_none_is_given(
@@ -170,6 +227,8 @@ def test_what_is_known_of_an_engine_from_elsewhere(engines: Engines) -> None:
         ("auto", "b", False),
         ("built", "b", False),
         ("wheel", "wheel", False),
+        ("auto", "auto", False),
+        ("built", "auto", True),
         ("wheel", "b", True),
         ("built", "path", True),
         ("/opt/x", "b", True),

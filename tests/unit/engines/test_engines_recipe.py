@@ -30,6 +30,7 @@ PACKAGED = Cuda(
 DRIVER = Path("/usr/lib64/libcuda.so.1")
 STUB = Path("/usr/local/cuda/lib64/stubs/libcuda.so")
 H200 = Gpu("NVIDIA H200", "nvidia", "9.0")
+NAVI = Gpu("navi21", "amd")
 MACHINE = Machine(TOOLS, None, (), apple=False, processors=8, memory=64 * GIB)
 BUILD = Path("/e/builds/key")
 LINKS = Path("/e/builds/key/mgr/links")
@@ -209,7 +210,7 @@ def test_only_options_that_the_source_knows_are_passed() -> None:
 
 @pytest.mark.parametrize(
     ("number", "commit", "name"),
-    [(11311, "", "b11311-cpu"), (None, "3f2a91c0d", "3f2a91c0d-cpu"), (None, "", "local-cpu")],
+    [(11311, "", "b11311-cpu"), (None, "3f2a91c0d", "3f2a91c0d-cpu"), (None, "", "local-d01645-cpu")],
 )
 def test_a_version_is_named_by_what_is_known(number: int | None, commit: str, name: str) -> None:
     recipe = made(source=replace(SOURCE, number=number, commit=commit))
@@ -218,6 +219,37 @@ def test_a_version_is_named_by_what_is_known(number: int | None, commit: str, na
         number is not None,
         commit != "",
     )
+
+
+def test_versions_that_differ_do_not_share_a_name() -> None:
+    unknown = replace(SOURCE, number=None, commit="")
+    assert made(source=unknown).name != made(source=replace(unknown, folder=Path("/other"))).name
+
+    machine = with_cuda(SYSTEM, H200)
+    assert made(machine, architectures=("86", "90-real")).name == "b11312-cuda-86+90-real"
+    assert made(machine, architectures=("90",), portable=True).name == "b11312-cuda-90-portable"
+    many = [made(machine, architectures=(*toolkit, "90-virtual")) for toolkit in (("75",) * 20, ("80",) * 20)]
+    assert len({recipe.name for recipe in many}) == 2
+    assert all(len(recipe.name) < 40 for recipe in many)
+
+
+def test_the_gpus_that_an_engine_has_to_see() -> None:
+    machine = with_cuda(SYSTEM, H200, NAVI)
+    assert made(machine).gpus == (H200,)
+    assert made(machine, backend="hip").gpus == (NAVI,)
+    assert made(machine, backend="vulkan").gpus == (H200, NAVI)
+    assert made(machine, backend="cpu").gpus == ()
+
+
+def test_an_amd_gpu_is_told_how_to_be_used() -> None:
+    machine = replace(MACHINE, gpus=(NAVI,))
+    (note,) = made(machine).notes
+    assert note == (
+        "there is an AMD GPU (navi21), and this build uses the CPU only; for the GPU, build with "
+        "--backend vulkan, or with --backend hip where ROCm is installed"
+    )
+    assert made(machine, backend="cpu").notes == ()
+    assert made(machine, backend="vulkan").notes == ()
 
 
 def test_the_build_folder_is_the_same_for_the_same_source_and_options() -> None:
@@ -229,8 +261,10 @@ def test_the_build_folder_is_the_same_for_the_same_source_and_options() -> None:
         made(source=replace(SOURCE, folder=Path("/other"))).key,
         made(with_cuda(SYSTEM, H200)).key,
         made(replace(MACHINE, tools=replace(TOOLS, generator="Unix Makefiles"))).key,
+        made(replace(MACHINE, tools=replace(TOOLS, compilers=("CXX=clang++",)))).key,
+        made(source=replace(SOURCE, revision="7  123")).key,
     }
-    assert len(others - {key}) == 4
+    assert len(others - {key}) == 6
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engines.source import checked, counted, declared, own_repository
+from daemon.engines.source import checked, counted, declared, own_repository, read
 from daemon.errors import InvalidRequest
 
 
@@ -34,6 +34,12 @@ def test_a_source_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(real)
     assert checked(tmp_path / "link", tmp_path) == real
     assert checked(None, real) == real
+
+
+@pytest.mark.parametrize("commit", ["feature/x", "..", "a" * 41, "a b", "-x"])
+def test_what_can_be_no_commit(tmp_path: Path, commit: str) -> None:
+    with pytest.raises(InvalidRequest, match="is no commit; write it in letters and digits, like 0c1e570"):
+        read(tmp_path, {}, 7, commit)
 
 
 def test_the_options_that_cmake_files_declare() -> None:

@@ -1,3 +1,5 @@
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.engines.versions import PROGRAM, Engines, Installed, Record
+from daemon.engines.versions import BUILD_LOCK, PROGRAM, Engines, Installed, Record
 from daemon.errors import Conflict, InvalidRequest, MgrError, NotFound, StorageFailed
 
 Attempt = Callable[[], object]
@@ -105,7 +107,7 @@ def test_one_of_the_same_name_is_replaced(engines: Engines) -> None:
     assert engines.get("a").program.read_text() == "#!/bin/new\n"
     assert engines.get("a").record.commit == "new"
     assert state(engines) == ("a", None)
-    assert {path.name for path in engines.folder.iterdir()} == {"a", "builds", "current"}
+    assert {path.name for path in engines.folder.iterdir()} == {"a", "builds", "current", ".lock"}
 
 
 def test_what_holds_no_program_is_not_added(engines: Engines) -> None:
@@ -144,11 +146,9 @@ def test_an_installation_that_fails_leaves_the_old_one(
     ],
 )  # fmt: skip
 def test_no_name_leads_out_of_the_folder_or_has_a_meaning(engines: Engines, name: str) -> None:
-    attempts: list[Attempt] = [
-        lambda: engines.get(name),
-        lambda: engines.remove(name),
-        lambda: add(engines, name),
-    ]
+    attempts: list[Attempt] = [lambda: engines.get(name), lambda: add(engines, name)]
+    if name not in ("wheel", "path", "builds"):
+        attempts.append(lambda: engines.remove(name))
     for attempt in attempts:
         with pytest.raises(InvalidRequest, match="cannot be the name of an engine"):
             attempt()
@@ -188,6 +188,31 @@ def test_what_was_used_becomes_the_previous_one(engines: Engines) -> None:
         ("wheel", None, "a"),
         ("b", "b", "a"),
     ]
+
+
+def test_no_choice_is_a_choice_too(engines: Engines) -> None:
+    """Then the build that was used last is tried first, as it is where another one was chosen."""
+    engines.use("auto")
+    add(engines, "a")
+    engines.use("a")
+    engines.use("auto")
+    assert (engines.chosen(), *state(engines)) == ("", None, "a")
+    engines.use("wheel")
+    engines.use("auto")
+    assert (engines.chosen(), *state(engines)) == ("", None, "a")
+    engines.remove("a")
+    assert names(engines) == []
+
+
+def test_a_broken_version_in_use_can_be_given_up_and_removed(engines: Engines) -> None:
+    add(engines, "a")
+    engines.use("a")
+    (engines.folder / "a/engine.json").write_text("{")
+    with pytest.raises(Conflict, match="or none with `mgr engine use auto`"):
+        engines.remove("a")
+    engines.use("auto")
+    engines.remove("a")
+    assert (engines.chosen(), engines.broken()) == ("", [])
 
 
 def test_what_is_broken_does_not_become_the_previous_one(engines: Engines) -> None:
@@ -251,7 +276,7 @@ def test_a_removed_version_is_gone_and_no_longer_the_previous_one(engines: Engin
     engines.use("b")
     engines.remove("a")
     assert names(engines) == ["b"]
-    assert {path.name for path in engines.folder.iterdir()} == {"b", "builds", "current"}
+    assert {path.name for path in engines.folder.iterdir()} == {"b", "builds", "current", ".lock"}
 
 
 def test_the_one_in_use_is_not_removed(engines: Engines) -> None:
@@ -271,10 +296,17 @@ def test_a_broken_version_can_be_removed(engines: Engines) -> None:
     assert (names(engines), engines.broken()) == ([], [])
 
 
+@pytest.mark.parametrize(("name", "words"), [("wheel", "pip uninstall xllamacpp"), ("path", "as it was")])
+def test_an_engine_from_elsewhere_is_not_removed_here(engines: Engines, name: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        engines.remove(name)
+    assert not engines.folder.exists()
+
+
 def test_the_folder_it_was_compiled_in_goes_with_the_last_that_needs_it(engines: Engines) -> None:
     builds = engines.folder / "builds"
-    shared, own, other = builds / "shared", builds / "own", builds / "other"
-    for folder in (shared, own, other):
+    shared, own = builds / "shared", builds / "own"
+    for folder in (shared, own):
         (folder / "objects").mkdir(parents=True)
     outside = builds / ".." / ".." / "outside"
     outside.mkdir()
@@ -282,9 +314,28 @@ def test_the_folder_it_was_compiled_in_goes_with_the_last_that_needs_it(engines:
     add(engines, "a", configure=line)
     add(engines, "b", configure=("cmake", "-B", str(shared)))
     engines.remove("a")
-    assert (shared.exists(), own.exists(), other.exists(), outside.exists()) == (True, False, True, True)
+    assert (shared.exists(), own.exists(), outside.exists()) == (True, False, True)
     engines.remove("b")
-    assert (shared.exists(), other.exists()) == (False, True)
+    assert (shared.exists(), builds.exists(), outside.exists()) == (False, True, True)
+
+
+@pytest.mark.parametrize("removed", ["old", "builds"])
+def test_what_no_version_needs_is_deleted_unless_it_is_being_built(engines: Engines, removed: str) -> None:
+    """Builds that failed, were interrupted, or whose record cannot be read any more."""
+    needed, failed, running = (engines.folder / "builds" / name for name in ("needed", "failed", "running"))
+    for folder in (needed, failed, running):
+        (folder / BUILD_LOCK).parent.mkdir(parents=True)
+        (folder / BUILD_LOCK).touch()
+        (folder / "objects").write_bytes(b"x" * 1000)
+    add(engines, "new", configure=("cmake", "-B", str(needed)))
+    add(engines, "old", configure=("cmake",))
+    assert engines.leftover_bytes() == 2000
+    with (running / BUILD_LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        engines.remove(removed)
+    assert (needed.exists(), failed.exists(), running.exists()) == (True, False, True)
+    assert engines.leftover_bytes() == 1000
+    assert names(engines) == (["new"] if removed == "old" else ["old", "new"])
 
 
 def test_a_removal_that_was_interrupted_is_no_version_and_is_finished_later(
@@ -299,7 +350,78 @@ def test_a_removal_that_was_interrupted_is_no_version_and_is_finished_later(
     assert len(left) == 1
     assert (names(engines), engines.broken()) == (["b"], [])
     engines.remove("b")
-    assert {path.name for path in engines.folder.iterdir()} == {"builds"}
+    assert {path.name for path in engines.folder.iterdir()} == {"builds", ".lock"}
+
+
+@pytest.mark.parametrize("change", ["add", "use", "remove"])
+def test_a_replacement_that_was_killed_loses_no_version(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Between its two renames, the version in use is only at a hidden name."""
+    add(engines, "other")
+    old = add(engines, "a")
+    engines.use("a")
+
+    class Killed(BaseException):
+        pass
+
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if target == old.folder:
+            raise Killed
+        return rename(path, target)
+
+    new = staged(engines)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(Killed):
+            engines.add(new, replace(RECORD, name="a", commit="new"))
+    shutil.rmtree(engines.folder / "builds/key")
+    assert engines.current() is None
+    if change == "add":
+        add(engines, "more")
+    elif change == "use":
+        engines.use("wheel")
+    else:
+        engines.remove("other")
+    assert engines.get("a") == old
+    assert [path.name for path in engines.folder.iterdir() if path.name.startswith(".a")] == []
+
+
+@pytest.mark.parametrize("change", ["add", "use", "remove"])
+def test_one_process_at_a_time_changes_the_folder(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    add(engines, "a")
+    add(engines, "b")
+    changes: dict[str, Attempt] = {
+        "add": lambda: add(engines, "a"),
+        "use": lambda: engines.use("b"),
+        "remove": lambda: engines.remove("a"),
+    }
+    held: list[bool] = []
+    rename, symlink = Path.rename, Path.symlink_to
+
+    def note() -> None:
+        held.append(True)
+        with (engines.folder / ".lock").open() as other, contextlib.suppress(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(False)
+
+    def renamed(path: Path, target: Path) -> Path:
+        note()
+        return rename(path, target)
+
+    def linked(path: Path, target: str) -> None:
+        note()
+        symlink(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "symlink_to", linked)
+    changes[change]()
+    assert held
+    assert all(held)
 
 
 def test_only_what_was_moved_aside_is_swept(engines: Engines) -> None:

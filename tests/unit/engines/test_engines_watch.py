@@ -18,6 +18,10 @@ SENTENCE = (
     "this machine has a GPU (NVIDIA H200), but the engine (wheel 2026.10) uses only the CPU; "
     "`mgr engine build` compiles one for it"
 )
+AMD_SENTENCE = (
+    "this machine has a GPU (RX 7900), but the engine (wheel 2026.10) uses only the CPU; "
+    "`mgr engine build --backend hip` (or vulkan) compiles one for it"
+)
 
 
 class Finder(EngineFinder):
@@ -38,6 +42,7 @@ class Finder(EngineFinder):
     ("gpus", "engine", "told"),
     [
         ([H200], WHEEL, SENTENCE),
+        ([Gpu("RX 7900", "amd")], WHEEL, AMD_SENTENCE),
         ([], WHEEL, ""),
         ([H200], CUDA, ""),
         ([H200], Engine("path", ("/p",), "b1", frozenset(), None), ""),

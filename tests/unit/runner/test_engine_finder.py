@@ -1,13 +1,16 @@
 """Where engines are looked for, and what is read from what they print. The search with processes is in
 tests/integration."""
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from daemon.errors import LoadFailed
 from daemon.runner import embedded
+from daemon.runner import engine as engines
 from daemon.runner.engine import Engine, EngineFinder, devices_in, flags_in, version_in
 
 HELP = """\
@@ -167,3 +170,78 @@ def test_the_other_places(tmp_path: Path, places: Find) -> None:
 def test_the_wheel_runs_on_this_python(tmp_path: Path) -> None:
     [place] = EngineFinder("wheel", (), "", tmp_path).places()
     assert place.command == (sys.executable, "-I", embedded.__file__)
+
+
+# ---- what an engine is asked
+
+
+class _Asked:
+    """Stands for the process of an engine: `status` and `lines` for the help, the devices as the driver has them."""
+
+    def __init__(self) -> None:
+        self.flags: list[str] = []
+        self.status = 0
+        self.lines = ["--model FNAME", "--list-devices"]
+        self.devices = "(none)"
+
+    async def __call__(self, command: Sequence[str], *_: object) -> tuple[int, list[str]]:
+        self.flags.append(command[-1])
+        if command[-1] == "--list-devices":
+            return 0, ["Available devices:", f"  {self.devices}"]
+        return self.status, self.lines if command[-1] == "--help" else ["version: 7 (abc)"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Asked:
+    asked = _Asked()
+    monkeypatch.setattr(engines, "output_of", asked)
+    monkeypatch.setattr(engines, "DEVICE_FILES", tmp_path / "dev")
+    return asked
+
+
+async def test_an_engine_that_fails_is_told_with_its_last_line_and_no_path(
+    asked: _Asked, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reaches clients, also where a folder has a space in its name."""
+    there = program(tmp_path / "jo smith/bin/llama-server")
+    loader = "error while loading shared libraries: libmtmd.so.0: cannot open shared object file"
+    asked.status, asked.lines = 127, ["noise", f"{there}: {loader}", "  "]
+    with caplog.at_level(logging.WARNING, "mgr.engine"), pytest.raises(LoadFailed) as caught:
+        await EngineFinder(str(there), (), "", tmp_path).find()
+    said = f"its --help ended with status 127: llama-server: {loader}"
+    assert caught.value.message == f"no engine was found; tried the configured path: {said}"
+    assert caplog.messages == [f"no engine: the configured path ({there}): {said}"]
+
+
+async def test_an_engine_that_fails_without_a_word(asked: _Asked, tmp_path: Path) -> None:
+    there = program(tmp_path / "llama-server")
+    asked.status, asked.lines = -4, []
+    [finding] = await EngineFinder(str(there), (), "", tmp_path).survey()
+    assert finding.reason == "its --help ended with status -4"
+
+
+async def test_a_place_without_an_engine_is_logged_without_a_path(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "mgr.engine"), pytest.raises(LoadFailed):
+        await EngineFinder("/no/such", (), "", tmp_path).find()
+    assert caplog.messages == ["no engine: the configured path: not there"]
+
+
+async def test_an_engine_that_saw_no_gpu_is_asked_again_when_a_driver_has_come(
+    asked: _Asked, tmp_path: Path
+) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/null").touch()
+    finder = EngineFinder(str(program(tmp_path / "llama-server")), (), "", tmp_path)
+    assert (await finder.find()).cpu_only
+    (tmp_path / "dev/sda").touch()
+    assert (await finder.find()).cpu_only
+    assert len(asked.flags) == 3
+    asked.devices = "CUDA0: H200"
+    (tmp_path / "dev/nvidia0").touch()
+    assert (await finder.find()).devices == ("CUDA0: H200",)
+    assert len(asked.flags) == 6
+    (tmp_path / "dev/nvidia-uvm").touch()  # which asking can bring about itself
+    assert (await finder.find()).devices == ("CUDA0: H200",)
+    assert len(asked.flags) == 6
