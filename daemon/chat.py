@@ -215,9 +215,12 @@ class Progress:
     cached: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextDelta:
-    """`logprobs` are entries in OpenAI's shape."""
+    """`logprobs` are entries in OpenAI's shape.
+
+    Not frozen, as there is one for each chunk, and a frozen one takes three times as long to make.
+    """
 
     text: str
     logprobs: tuple[Mapping[str, Any], ...] = ()

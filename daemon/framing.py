@@ -28,7 +28,7 @@ def to_json(value: Any) -> bytes:
 
     Lone surrogates and NaN raise ValueError: neither is legal in the output.
     """
-    text = _quote(value) if type(value) is str else _ENCODER.encode(value)
+    text = _ENCODER.encode(value)
     return (text if text.isascii() else text.translate(_UNICODE_LINE_ENDS)).encode()
 
 
@@ -48,7 +48,10 @@ class Template:
         self._before, self._after = make(mark).split(to_json(mark))
 
     def fill(self, text: str) -> bytes:
-        return self._before + to_json(text) + self._after
+        quoted = _quote(text)
+        if not quoted.isascii():
+            quoted = quoted.translate(_UNICODE_LINE_ENDS)
+        return self._before + quoted.encode() + self._after
 
 
 def ndjson(value: Any) -> bytes:

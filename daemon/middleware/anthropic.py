@@ -18,7 +18,6 @@ from daemon.chat import (
     Progress,
     Request,
     Text,
-    TextDelta,
     ThinkingDelta,
     TokenRequest,
     ToolCallDelta,
@@ -207,12 +206,12 @@ class _Encoder(StreamEncoder):
     def _progress(self, event: Progress) -> None:
         self._prompt = Usage(prompt=event.total, cached=event.cached)
 
-    def _text(self, delta: TextDelta) -> bytes:
+    def _text(self, text: str) -> bytes:
         if self._open == "text":
-            return self._template.fill(delta.text)
+            return self._template.fill(text)
         opening = self._enter("text", {"type": "text", "text": ""})
         self._template = self._text_template()
-        return opening + self._template.fill(delta.text)
+        return opening + self._template.fill(text)
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         opening = self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})

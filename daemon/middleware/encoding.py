@@ -18,8 +18,8 @@ class StreamEncoder(ABC):
     def feed(self, event: Event) -> bytes:
         if self._ended:
             return b""
-        if isinstance(event, TextDelta):  # first, as nearly all are
-            return self._text(event) if event.text else b""
+        if isinstance(event, TextDelta):  # nearly all are
+            return self._text(event.text) if event.text else b""
         match event:
             case Done():
                 self._done = event
@@ -53,7 +53,7 @@ class StreamEncoder(ABC):
         """Prefill went on."""
 
     @abstractmethod
-    def _text(self, delta: TextDelta) -> bytes: ...
+    def _text(self, text: str) -> bytes: ...
 
     @abstractmethod
     def _thinking(self, delta: ThinkingDelta) -> bytes: ...

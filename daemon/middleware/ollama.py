@@ -23,7 +23,6 @@ from daemon.chat import (
     Request,
     Sampling,
     Text,
-    TextDelta,
     ThinkingDelta,
     TokenRequest,
     ToolCall,
@@ -262,13 +261,13 @@ class _Encoder(StreamEncoder):
     def _line(self, piece: dict[str, Any], tail: dict[str, Any]) -> bytes:
         return ndjson(_head(self._model, _moment(self._clock())) | piece | tail)
 
-    def _text(self, delta: TextDelta) -> bytes:
+    def _text(self, text: str) -> bytes:
         when = self._clock()
         if int(when) != self._second:
             self._second = int(when)
             self._before = to_json(_head(self._model, _second(self._second)))[: -len('"}')]
         moment = _fraction(when - self._second).encode()
-        return b'%b%b",%b' % (self._before, moment, self._template.fill(delta.text))
+        return b'%b%b",%b' % (self._before, moment, self._template.fill(text))
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         return self._line(self._shape("", delta.text), {"done": False})

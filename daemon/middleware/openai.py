@@ -15,7 +15,6 @@ from daemon.chat import (
     Message,
     Request,
     Text,
-    TextDelta,
     ThinkingDelta,
     TokenRequest,
     ToolCallDelta,
@@ -169,8 +168,8 @@ class _Encoder(StreamEncoder):
         role, self._role = self._role, {}
         return sse(to_json(self._body(role | delta, finish_reason)))
 
-    def _text(self, delta: TextDelta) -> bytes:
-        return self._chunk({"content": delta.text}) if self._role else self._template.fill(delta.text)
+    def _text(self, text: str) -> bytes:
+        return self._chunk({"content": text}) if self._role else self._template.fill(text)
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         return self._chunk({"reasoning_content": delta.text})

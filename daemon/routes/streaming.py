@@ -84,6 +84,8 @@ class ModelResponse(Response):
         feed, push = encoder.feed, body.push
 
         def take(pieces: Sequence[Piece]) -> Awaitable[None] | None:
+            if len(pieces) == 1:
+                return push(feed(pieces[0]))
             return push(b"".join([feed(piece) for piece in pieces]))
 
         try:

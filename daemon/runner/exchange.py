@@ -39,9 +39,12 @@ class Exchange(asyncio.Protocol):
         self._request = request
         self._take = take
         self._loop = asyncio.get_running_loop()
+        self._received: list[bytes] = []
+        self.on_body = (
+            self._received.append
+        )  # called by the parser, for each chunk: so it is no method of ours
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._received: list[bytes] = []
         self._whole = False
         # The next moment that `run` is needed, with what to wait for then; and why it cannot go on.
         self._turn: asyncio.Future[Awaitable[None] | None] = self._loop.create_future()
@@ -125,8 +128,12 @@ class Exchange(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             nonsense = str(error)
+        waiting = None
         try:
-            waiting = self._give() if self._received else None
+            if self._received:
+                body = b"".join(self._received)
+                self._received.clear()
+                waiting = self._take(body)
         except Exception as error:
             self._fail(error)
             return
@@ -141,12 +148,8 @@ class Exchange(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._break_off("the connection was lost")
 
-    def _give(self) -> Awaitable[None] | None:
-        body, self._received = b"".join(self._received), []
-        if self.status == 200:
-            return self._take(body)
+    def _refuse(self, body: bytes) -> None:
         self.refusal = (self.refusal + body)[:_MAX_REFUSAL_BYTES]
-        return None
 
     def _pause(self) -> None:
         if self._transport is not None:
@@ -156,9 +159,8 @@ class Exchange(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
-
-    def on_body(self, body: bytes) -> None:
-        self._received.append(body)
+        if self.status != 200:
+            self._take = self._refuse
 
     def on_message_complete(self) -> None:
         self._whole = True

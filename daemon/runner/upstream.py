@@ -100,9 +100,10 @@ class _Pieces:
         self._sink = sink
         self._decoder = SseDecoder()
         self._reader = AnswerReader()
+        self._between_events = True
 
     def take(self, body: bytes) -> Awaitable[None] | None:
-        pieces, rest = plain_texts(body) if self._decoder.between_events else ([], body)
+        pieces, rest = plain_texts(body) if self._between_events else ([], body)
         waiting = None
         try:
             if rest:
@@ -117,6 +118,7 @@ class _Pieces:
             received = self._decoder.feed(body)
         except FramingError as error:
             raise EngineFailed(f"the engine sent a broken stream: {error}") from None
+        self._between_events = self._decoder.between_events
         for event in received:
             pieces.extend(self._reader.read(event.data))
 

@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from daemon.chat import (
@@ -104,10 +103,12 @@ def plain_texts(body: bytes) -> tuple[list[Piece], bytes]:
     """
     pieces: list[Piece] = []
     end = 0
-    with suppress(UnicodeDecodeError):
+    try:
         while end < len(body) and (plain := _PLAIN_TEXT.match(body, end)):
             pieces.append(TextDelta(plain[1].decode()))
             end = plain.end()
+    except UnicodeDecodeError:
+        pass  # the long way says what is wrong
     return pieces, body[end:]
 
 

@@ -10,8 +10,8 @@ DONE = Done(FinishReason.STOP)
 
 
 class Plain(StreamEncoder):
-    def _text(self, delta: TextDelta) -> bytes:
-        return f"text {delta.text}".encode()
+    def _text(self, text: str) -> bytes:
+        return f"text {text}".encode()
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         return f"thinking {delta.text}".encode()
