@@ -81,9 +81,13 @@ def test_assembly_is_the_concatenation(pieces: list[str]) -> None:
     assert assemble(events).text == "".join(pieces)
 
 
-@pytest.mark.parametrize("value", [Text("a"), Sampling(), DONE, Message("user"), TextDelta("a")])
+@pytest.mark.parametrize("value", [Text("a"), Sampling(), DONE, Message("user"), ThinkingDelta("a")])
 def test_values_are_frozen_and_slotted(value: object) -> None:
     assert not hasattr(value, "__dict__")
     assert dataclasses.is_dataclass(value)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(value, dataclasses.fields(value)[0].name, None)
+
+
+def test_the_value_that_each_chunk_makes_is_slotted_too() -> None:
+    assert not hasattr(TextDelta("a"), "__dict__")
