@@ -1,7 +1,7 @@
 """The one canonical form of a request and of its answer.
 
 Modelled on OpenAI's chat completions, which every engine of interest speaks. Dialects convert to and from it
-(`middleware/`), the runner sends it to the engine (`runner/wire.py`). Values are frozen, but for TextDelta, and do no I/O.
+(`middleware/`), the runner sends it to the engine (`runner/wire.py`). None does I/O, and all but TextDelta are frozen.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
