@@ -87,11 +87,27 @@ def _protocol() -> "type[asyncio.Protocol] | str":
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: it would stop accepting before the answers have been drained."""
+    """uvicorn without its signal handling, which would stop accepting before the answers have been drained; and
+    without its ten looks a second at `should_exit`, each of which takes a core from an engine that uses them all."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._exits = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+    def exit(self) -> None:
+        self.should_exit = True
+        self._exits.set()
+
+    async def main_loop(self) -> None:
+        # A tick whose number is a multiple of ten writes the Date header anew.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._exits.wait()
 
 
 async def _run(daemon: Daemon, listener: socket.socket, address: Address) -> None:
@@ -126,7 +142,7 @@ async def _run(daemon: Daemon, listener: socket.socket, address: Address) -> Non
     finally:
         if address.socket is not None:
             address.socket.unlink(missing_ok=True)  # while we listen: afterwards it may be another daemon's
-        server.should_exit = True
+        server.exit()
         await asyncio.wait({warming})
         await serving
 
