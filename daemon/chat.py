@@ -70,10 +70,18 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether the model may, must or must not call a tool. "required" is a guarantee; `name` is the only tool then."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JsonFormat:
     """Structured output: `schema` None means any JSON object."""
 
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | bool | None = None
 
 
 # ---- options
@@ -83,7 +91,8 @@ class JsonFormat:
 class Sampling:
     """How tokens are chosen. None means not given: the model's own value, then the engine's, holds.
 
-    `max_tokens` -1 is "until the window is full"; `seed` -1 is "random"; `repeat_last_n` -1 is the window.
+    `max_tokens` -1 is "until the window is full"; `seed` -1 is "random"; `repeat_last_n` -1 is the window;
+    `logit_bias` are token ids with what is added to their logits.
     """
 
     max_tokens: int | None = None
@@ -101,6 +110,7 @@ class Sampling:
     num_keep: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
 
     def over(self, defaults: "Sampling") -> "Sampling":
         """These options, and `defaults` where they say nothing."""
@@ -139,43 +149,102 @@ class _Common:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest(_Common):
+    """A conversation. Ends it with a turn of the assistant, the answer continues that turn and does not repeat it.
+
+    `thinking` None leaves it to the model; a text is an effort ("low", "medium", "high"). `thinking_budget` is in
+    tokens. `truncate`: a conversation that is too long loses its oldest turns instead of being refused.
+    """
+
     messages: tuple[Message, ...]
     sampling: Sampling = field(default_factory=Sampling)
     stream: bool = False
     include_usage: bool = True
     tools: tuple[Tool, ...] = ()
-    tool_choice: str | None = None
+    tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool | None = None
     format: JsonFormat | None = None
     thinking: bool | str | None = None
+    thinking_budget: int | None = None
+    truncate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest(_Common):
-    """Text that is continued as it stands, no template. `prompt` is text or token ids."""
+    """Text that is continued as it stands, no template. `prompt` is text or token ids.
+
+    With a `suffix` the engine fills in what belongs between the two. `echo`: the prompt is part of the answer's text.
+    """
 
     prompt: str | tuple[int, ...]
     suffix: str | None = None
+    images: tuple[Image | Audio, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     stream: bool = False
     include_usage: bool = True
     format: JsonFormat | None = None
+    echo: bool = False
+    truncate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest(_Common):
+    """`dimensions` cuts each vector and makes its length 1 again. `base64`: how the vectors are written."""
+
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = None
     truncate: bool = True
+    base64: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankRequest(_Common):
+    """How well does each document answer the query? `top` bounds the answer."""
+
+    query: str
+    documents: tuple[str, ...]
+    top: int | None = None
+    return_documents: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountRequest:
+    """How many tokens is the prompt of `chat`?"""
+
+    chat: ChatRequest
+
+    @property
+    def model(self) -> str:
+        return self.chat.model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest(_Common):
-    """Only load the model, or with `keep_alive` 0 only unload it."""
+    """Only load the model, or with `keep_alive` 0 only unload it. `embed`: to answer an EmbedRequest without inputs."""
+
+    embed: bool = False
 
 
 TokenRequest: TypeAlias = ChatRequest | CompletionRequest
-Request: TypeAlias = ChatRequest | CompletionRequest | EmbedRequest | LoadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests that are answered together; the answer of number i is its choice i. At least two."""
+
+    requests: tuple[TokenRequest, ...]
+
+    @property
+    def model(self) -> str:
+        return self.requests[0].model
+
+    @property
+    def stream(self) -> bool:
+        return self.requests[0].stream
+
+
+Request: TypeAlias = (
+    ChatRequest | CompletionRequest | Batch | EmbedRequest | RerankRequest | CountRequest | LoadRequest
+)
 
 
 # ---- the answer, as events
@@ -246,18 +315,33 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The last event of every answer that ended well, exactly once."""
+    """The last event of every answer that ended well, exactly once.
+
+    `truncated`: the prompt was cut to fit the window. `warnings` are sentences for whoever reads the answer, about
+    what could not be kept to.
+    """
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     stop_sequence: str | None = None
+    truncated: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 Event: TypeAlias = Progress | TextDelta | ThinkingDelta | ToolCallDelta | Done
 
 # What comes of an answer before its end.
 Piece: TypeAlias = Progress | TextDelta | ThinkingDelta | ToolCallDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An event of one of the answers to a Batch."""
+
+    index: int
+    event: Event
+
 
 # Takes the pieces of an answer, as many as arrived together, never none. Called where they arrive, so it is quick and
 # never waits: None means that it took them, else it is what to wait for before it gets more.
@@ -273,6 +357,24 @@ class Answer:
     tool_calls: tuple[ToolCall, ...]
     done: Done
     logprobs: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One vector for each input, in their order. `truncated` are the positions of inputs that were cut to fit."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    tokens: int
+    truncated: tuple[int, ...] = ()
+    timings: Timings = field(default_factory=Timings)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Positions of documents with their scores, the best first."""
+
+    scores: tuple[tuple[int, float], ...]
+    tokens: int
 
 
 class Assembly:

@@ -8,17 +8,22 @@ its Encoder.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from daemon.chat import (
     Answer,
-    ChatRequest,
-    CompletionRequest,
+    Batch,
+    Choice,
+    CountRequest,
+    Embeddings,
+    EmbedRequest,
     Event,
     LoadRequest,
+    Ranking,
     Request,
+    RerankRequest,
     Sampling,
     TokenRequest,
 )
@@ -86,14 +91,21 @@ class Encoder(Protocol):
         """Bytes that a client of this dialect ignores, at any point of the stream."""
 
     def finish(self) -> bytes:
-        """Closes what is open and ends the stream, after the Done event was fed. Without one it is a `fail`."""
+        """Closes what is open and ends the stream, after every Done event was fed. Without one it is a `fail`."""
 
     def fail(self, error: MgrError) -> bytes:
         """The dialect's terminal error, in-band."""
 
 
+class BatchEncoder(Encoder, Protocol):
+    """The answers to a Batch, in one stream."""
+
+    def feed_choice(self, choice: Choice) -> bytes:
+        """Bytes for one event of one of the answers."""
+
+
 class Dialect(Protocol):
-    """Dialects inherit from this: two answers are the same for nearly all of them."""
+    """Dialects inherit from this: most answers are the same for nearly all of them."""
 
     @property
     def defaults(self) -> Sampling:
@@ -106,18 +118,32 @@ class Dialect(Protocol):
     def parse(self, body: bytes) -> Request:
         """The canonical request. Raises InvalidRequest or NotSupported, never anything else."""
 
-    def wants_stream(self, request: Request) -> bool:
-        return isinstance(request, ChatRequest | CompletionRequest) and request.stream
-
     def encoder(self, request: TokenRequest, created: float) -> Encoder:
         """`created` is the wall-clock time of the request, in seconds since 1970."""
+
+    def batch_encoder(self, request: Batch, created: float) -> BatchEncoder:
+        """The same for a Batch, which only OpenAI's API can ask for. Raises TypeError elsewhere."""
+        raise TypeError("this API has no request with several answers")
 
     def reply(self, request: TokenRequest, answer: Answer, created: float) -> Reply:
         """The whole answer of a request that did not ask for a stream."""
 
+    def replies(self, request: Batch, answers: Sequence[Answer], created: float) -> Reply:
+        """The same for a Batch, which only OpenAI's API can ask for. Raises TypeError elsewhere."""
+        raise TypeError("this API has no request with several answers")
+
     def loaded(self, request: LoadRequest, created: float) -> Reply:
         """The answer to a LoadRequest, which only Ollama's API can ask for. Raises TypeError elsewhere."""
         raise TypeError("this API has no request that only loads a model")
+
+    def embedded(self, request: EmbedRequest, embeddings: Embeddings, created: float) -> Reply:
+        raise TypeError("this API has no request for embeddings")
+
+    def ranked(self, request: RerankRequest, ranking: Ranking, created: float) -> Reply:
+        raise TypeError("this API has no request for a ranking")
+
+    def counted(self, request: CountRequest, tokens: int) -> Reply:
+        raise TypeError("this API has no request for a count of tokens")
 
     def error(self, error: MgrError) -> Reply: ...
 

@@ -14,6 +14,8 @@ _ROLES: Mapping[str, Role] = {
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
 }
 
 MAX_INT = 2**31 - 1  # the engine counts in 32 bits
@@ -45,7 +47,7 @@ def sampling(
 ) -> Sampling:
     """All options of chat.Sampling by their own names, on every route, also where its API has no such option.
 
-    `stop` is the name of the field with stop sequences; logprobs are not built.
+    `stop` is the name of the field with stop sequences. logprobs and logit_bias are the dialect's to read.
     """
     # The engine allocates `repeat_last_n` entries per request, and divides logits by `repeat_penalty`.
     return Sampling(
@@ -94,8 +96,6 @@ def messages(fields: Fields) -> list[Fields]:
 
 def role(message: Fields) -> Role:
     text = message.required("role")
-    if text.lower() in {"tool", "function"}:
-        raise FieldNotSupported(message.name("role"), f"{shown(text)} is not supported")
     known = _ROLES.get(text.lower())
     if known is None:
         raise BadField(message.name("role"), f"must be one of {', '.join(_ROLES)}, not {shown(text)}")

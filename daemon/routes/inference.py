@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 from daemon.chat import (
     CompletionRequest,
     Done,
-    EmbedRequest,
     LoadRequest,
     Message,
     Sampling,
@@ -89,8 +88,8 @@ def _endpoint(services: Services, dialect: Dialect) -> Callable[[Request], Await
             return to_response(dialect.error(error))
         if isinstance(parsed, LoadRequest):
             return _LoadResponse(services, dialect, parsed)
-        if isinstance(parsed, EmbedRequest):
-            return to_response(dialect.error(NotSupported("embeddings are not supported yet")))
+        if not isinstance(parsed, TokenRequest):
+            return to_response(dialect.error(NotSupported("this is not supported yet")))
         return ModelResponse(dialect, parsed, partial(_answer, services, dialect.defaults, parsed))
 
     return endpoint

@@ -51,7 +51,7 @@ class ModelResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def answer() -> None:
-            if self._dialect.wants_stream(self._request):
+            if self._request.stream:
                 client = client_of(scope)
                 try:
                     await self._stream(scope, receive, send, client)

@@ -231,7 +231,6 @@ def test_an_empty_request_loads_or_unloads(
     ):
         request = parse(dialect, options={"num_ctx": 64}, **empty, **body)
         assert request == LoadRequest(model="m", load=LoadOptions(window=64), keep_alive=keep_alive)
-        assert not dialect.wants_stream(request)
         reply = dialect.loaded(request, CREATED)
         assert (reply.status, reply.media_type) == (200, "application/json; charset=utf-8")
         head = {"model": "m", "created_at": CREATED_AT}

@@ -63,7 +63,7 @@ def served(dialect: Dialect, body: bytes, failure: str | None = None) -> Reply:
     request = dialect.parse(body)
     if isinstance(request, LoadRequest):
         return dialect.loaded(request, 0)
-    if not dialect.wants_stream(request):
+    if not request.stream:
         return dialect.reply(request_from(dialect, body), ANSWER, 0)
     encoder = dialect.encoder(request_from(dialect, body), 0)
     events = EVENTS[:4] if failure else EVENTS
