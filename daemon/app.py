@@ -22,7 +22,7 @@ from daemon.errors import InvalidRequest, MgrError, Misconfigured, NotFound
 from daemon.middleware.access import Access, Policy, read_keys
 from daemon.middleware.dialect import Reply
 from daemon.pull.puller import Puller
-from daemon.routes import inference, models, status
+from daemon.routes import cloud, create, inference, models, status
 from daemon.routes.services import Services
 from daemon.runner.endpoint import RunDirectory
 from daemon.runner.engine import CHOICES, EngineFinder
@@ -35,7 +35,7 @@ from daemon.settings import Settings
 from daemon.store.models import Store
 
 # Every route that there is comes from one of these. Routes are tried in turn, so the busiest come first.
-ROUTERS = (inference.router, status.router, models.router)
+ROUTERS = (inference.router, status.router, models.router, create.router, cloud.router)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -93,6 +93,7 @@ def build(settings: Settings, search_path: str) -> Daemon:
             Puller(store, settings.hub_endpoint, settings.shortnames),
             EngineWatch(engines),
             identity(),
+            settings.default_model,
         )
         app = application(services, policy)
         return Daemon(app, services, settings.drain_timeout, resources.pop_all())
@@ -164,7 +165,7 @@ def _read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def application(services: Services, policy: Policy) -> ASGIApp:
-    # No description of the API is made: it would know nothing of the bodies, which the dialects read.
+    # FastAPI's own description would know nothing of the bodies, which the dialects read; ours is in `description/`.
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     for router in ROUTERS:
         app.include_router(router(services))

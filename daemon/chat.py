@@ -153,6 +153,8 @@ class ChatRequest(_Common):
 
     `thinking` None leaves it to the model; a text is an effort ("low", "medium", "high"). `thinking_budget` is in
     tokens. `truncate`: a conversation that is too long loses its oldest turns instead of being refused.
+    `context` are tokens that stand before the conversation, as an earlier answer gave them; `wants_context` asks the
+    answer for its own.
     """
 
     messages: tuple[Message, ...]
@@ -166,6 +168,8 @@ class ChatRequest(_Common):
     thinking: bool | str | None = None
     thinking_budget: int | None = None
     truncate: bool = False
+    context: tuple[int, ...] | None = None
+    wants_context: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +322,7 @@ class Done:
     """The last event of every answer that ended well, exactly once.
 
     `truncated`: the prompt was cut to fit the window. `warnings` are sentences for whoever reads the answer, about
-    what could not be kept to.
+    what could not be kept to. `context` are the tokens of prompt and answer, for a ChatRequest that wants them.
     """
 
     reason: FinishReason
@@ -327,6 +331,7 @@ class Done:
     stop_sequence: str | None = None
     truncated: bool = False
     warnings: tuple[str, ...] = ()
+    context: tuple[int, ...] | None = None
 
 
 Event: TypeAlias = Progress | TextDelta | ThinkingDelta | ToolCallDelta | Done

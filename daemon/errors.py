@@ -61,13 +61,16 @@ class InvalidRequest(MgrError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt needs more tokens than the window has. Counts are tokens; 0 where the engine did not tell."""
+    """The prompt needs more tokens than the window has. Counts are tokens; 0 where the engine did not tell.
+
+    `what` is how the message names it.
+    """
 
     kind = Kind.TOO_LONG
 
-    def __init__(self, needed: int, available: int) -> None:
+    def __init__(self, needed: int, available: int, what: str = "the prompt") -> None:
         super().__init__(
-            f"the prompt has {needed} tokens and the context window has {available}; "
+            f"{what} has {needed} tokens and the context window has {available}; "
             "shorten it, or ask for a larger window"
         )
         self.needed = needed

@@ -230,6 +230,7 @@ class Settings:
     load_timeout: float = _setting(_limit, 300.0, "longest load without any progress", ollama=True)
     engine: str = _setting(_text, "auto", "auto, built, path, wheel, or the path of a llama-server")
     engines: Path = _setting(_path, _default_engines, "folder of the engines that were built, side by side")
+    default_model: str = _setting(_text, "", "model for clients that ask for claude-*; empty is none")
     max_waiting: int = _setting(_count, 256, "requests that may wait for a slot of one loaded model")
     drain_timeout: float = _setting(_drain, 5.0, "how long a stop waits for answers that are running")
     wait_timeout: float = _setting(_limit, 600.0, "longest wait of one request before its load; then 503")

@@ -47,6 +47,10 @@ class EngineWatch:
         if advice := hint(self._gpus, engine):
             log.warning("%s", advice)
 
+    async def engine(self) -> Engine:
+        """The engine that the next load would use. Raises LoadFailed."""
+        return await self._finder.find()
+
     def details(self) -> dict[str, Any] | None:
         """The engine that was found last, for `/api/version`; None before. `devices` is None where it does not tell,
         `hint` is "" where there is nothing to say."""

@@ -113,6 +113,11 @@ class Dialect(Protocol):
         return Sampling()
 
     @property
+    def strict_thinking(self) -> bool:
+        """Whether it is an error to ask a model to think that does not; else the wish is dropped."""
+        return False
+
+    @property
     def stream_media_type(self) -> str: ...
 
     def parse(self, body: bytes) -> Request:

@@ -1,6 +1,7 @@
-"""What the encoders of all dialects share: one end, exactly once, and how a call's arguments become an object."""
+"""What the encoders of all dialects share: one end, exactly once, how a call's arguments become an object, notes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from daemon.chat import Done, Event, Progress, TextDelta, ThinkingDelta, ToolCallDelta
@@ -19,6 +20,8 @@ class StreamEncoder(ABC):
         if self._ended:
             return b""
         if isinstance(event, TextDelta):  # nearly all are
+            if event.logprobs:
+                return self._scored(event)
             return self._text(event.text) if event.text else b""
         match event:
             case Done():
@@ -55,6 +58,10 @@ class StreamEncoder(ABC):
     @abstractmethod
     def _text(self, text: str) -> bytes: ...
 
+    def _scored(self, delta: TextDelta) -> bytes:
+        """Text, possibly empty, with the log probabilities of its tokens; some dialects have no place for those."""
+        return self._text(delta.text) if delta.text else b""
+
     @abstractmethod
     def _thinking(self, delta: ThinkingDelta) -> bytes: ...
 
@@ -82,3 +89,10 @@ def arguments_object(text: str) -> dict[str, Any]:
         return read_object(text.encode())
     except InvalidRequest:
         return {"raw": text}
+
+
+def notes(ends: Sequence[Done]) -> dict[str, Any]:
+    """The extra fields `truncated` and `warnings` of what ended so, each only where there is something to say."""
+    warnings = dict.fromkeys(warning for done in ends for warning in done.warnings)
+    truncated = {"truncated": True} if any(done.truncated for done in ends) else {}
+    return truncated | ({"warnings": list(warnings)} if warnings else {})

@@ -108,14 +108,6 @@ class Fields:
             if value is not None and not any(type(value) is type(item) and value == item for item in off):
                 raise FieldNotSupported(self.name(key))
 
-    def refuse_unbuilt_types(self, built: Mapping[str, tuple[str, ...]]) -> None:
-        """The same for objects like {"type": "auto"}; `built` names the types that need nothing to be done."""
-        for key, types in built.items():
-            choice = self.object(key)
-            kind = choice.string("type")
-            if kind is not None and kind not in types:
-                raise FieldNotSupported(choice.name("type"), f"{shown(kind)} is not supported")
-
     def _object(self, key: str, value: Any) -> Self:
         if not isinstance(value, dict):
             raise BadField(self.name(key), f"must be an object, not {shown(value)}")

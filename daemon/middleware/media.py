@@ -10,10 +10,15 @@ from daemon.chat import Audio, Image
 from daemon.middleware.fields import BadField
 
 _LINKS = ("http:", "https:", "file:", "ftp:")
+_LONGEST_HEAD = 256
 
 
 def media(field: str, data: str) -> Image | Audio:
-    """What base64 text holds, an image or a sound. `field` is the full name of where it stood. Raises BadField."""
+    """What base64 text holds, an image or a sound; it may be broken into lines, as in a mail.
+
+    `field` is the full name of where it stood. Raises BadField.
+    """
+    data = "".join(data.split())
     head = _decoded(field, data)[:16]
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return Image(data, "image/png")
@@ -50,11 +55,12 @@ def audio(field: str, data: str) -> Audio:
 
 def image_url(field: str, url: str) -> Image:
     """The image in a data URI, or in bare base64. Nothing is ever fetched."""
-    if url.startswith(_LINKS):
-        raise BadField(field, "is a link, and mgr fetches none; send the image as a data: URI in base64")
-    if not url.startswith("data:"):
-        return image(field, url)
     head, comma, data = url.partition(",")
+    head = head[:_LONGEST_HEAD].lower()
+    if head.startswith(_LINKS):
+        raise BadField(field, "is a link, and mgr fetches none; send the image as a data: URI in base64")
+    if not head.startswith("data:"):
+        return image(field, url)
     if not comma or not head.endswith(";base64"):
         raise BadField(field, "is not a data: URI in base64")
     return image(field, data)

@@ -1,155 +1,193 @@
 """Ollama's /api/chat and /api/generate.
 
-Source: Ollama's API documentation and the types of its server. Streams are NDJSON; durations are integer nanoseconds;
-numbers that are zero are left out. Options that Ollama does not know are ignored, as it does.
+Source: Ollama's API documentation and the types of its server. `ollama_stream.py` writes the answers,
+`ollama_options.py` reads what these routes share with `ollama_embed.py`. `tool_choice` is mgr's own, in OpenAI's shape.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from daemon.chat import (
     Answer,
-    Assembly,
+    Audio,
     ChatRequest,
     CompletionRequest,
-    Done,
-    FinishReason,
-    LoadOptions,
+    Image,
+    JsonFormat,
     LoadRequest,
     Message,
     Request,
     Sampling,
     Text,
-    ThinkingDelta,
     TokenRequest,
     ToolCall,
-    ToolCallDelta,
 )
 from daemon.errors import InvalidRequest, MgrError
-from daemon.framing import Template, ndjson, to_json
+from daemon.framing import to_json
 from daemon.middleware import request as pieces
-from daemon.middleware.dialect import STATUS, Dialect, Reply, read_object, retry_headers
-from daemon.middleware.encoding import StreamEncoder, arguments_object
-from daemon.middleware.fields import BadField, Fields
+from daemon.middleware.dialect import Dialect, Encoder, Reply, read_object
+from daemon.middleware.fields import BadField, FieldNotSupported, Fields, shown
+from daemon.middleware.media import media
+from daemon.middleware.ollama_embed import EMBED, EMBEDDINGS
+from daemon.middleware.ollama_options import Target, read_options
+from daemon.middleware.ollama_stream import (
+    JSON,
+    NDJSON,
+    OllamaEncoder,
+    Shape,
+    as_message,
+    as_response,
+    error_reply,
+    head,
+    scores,
+    tail,
+)
+from daemon.middleware.tooling import tool_calls, tool_choice, tools
 
-JSON = "application/json; charset=utf-8"
-NDJSON = "application/x-ndjson"
-MIN_WINDOW = 4
+__all__ = ["CHAT", "EMBED", "EMBEDDINGS", "GENERATE", "JSON", "NDJSON", "read_message", "read_options"]
 
-# Fields that are not built, with the values that mean "off".
-_UNBUILT: Mapping[str, tuple[Any, ...]] = {
-    "format": ("",),
-    "think": (False,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "_debug_render_only": (False,),
-}
-_UNBUILT_CHAT: Mapping[str, tuple[Any, ...]] = {**_UNBUILT, "tools": ([],)}
-_UNBUILT_GENERATE: Mapping[str, tuple[Any, ...]] = {
-    **_UNBUILT,
-    "suffix": ("",),
-    "template": ("",),
-    "context": ([],),
-    "images": ([],),
-}
-_UNBUILT_MESSAGE: Mapping[str, tuple[Any, ...]] = {"images": ([],), "tool_calls": ([],)}
+_UNBUILT: Mapping[str, tuple[Any, ...]] = {"_debug_render_only": (False,)}
 
-_DONE_REASON: Mapping[FinishReason, str] = {
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.TOOL_CALLS: "stop",
-}
+MAX_TOP_LOGPROBS = 20
 
 
 # ---- requests
 
 
 def _chat(fields: Fields) -> Request:
-    fields.refuse_unbuilt(_UNBUILT_CHAT)
-    target = _Target.read(fields)
-    messages = tuple(_message(item) for item in pieces.messages(fields))
-    return target.chat(messages) if messages else target.load_only()
+    question = _Question.read(fields)
+    messages = _messages(fields)
+    if not messages:
+        return question.target.load_only()
+    offered = tools(fields)
+    return replace(question.chat(messages), tools=offered, tool_choice=tool_choice(fields, offered))
 
 
 def _generate(fields: Fields) -> Request:
     raw = fields.boolean("raw")
     if raw and any(fields.data.get(key) for key in ("template", "system", "context")):
         raise InvalidRequest("raw mode does not support template, system, or context")
-    fields.refuse_unbuilt(_UNBUILT_GENERATE)
-    target = _Target.read(fields)
-    system, prompt = fields.string("system"), fields.string("prompt")
-    if not prompt:
-        return target.load_only()
-    if raw:
-        return target.completion(prompt)
-    user = Message("user", (Text(prompt),))
-    return target.chat((Message("system", (Text(system),)), user) if system else (user,))
+    if fields.string("template"):
+        raise FieldNotSupported("template", "is not supported; create a model with that TEMPLATE and ask it")
+    question = _Question.read(fields)
+    prompt, suffix = fields.string("prompt") or "", fields.string("suffix")
+    images = _images(fields)
+    if not prompt and not suffix and not images:
+        return question.target.load_only()
+    if suffix:
+        _refuse_beside_suffix(fields)
+    if raw or suffix:
+        return replace(question.completion(prompt), suffix=suffix or None, images=images)
+    return _conversation(fields, question, Message("user", _parts(prompt, images)))
 
 
-def _message(fields: Fields) -> Message:
-    fields.refuse_unbuilt(_UNBUILT_MESSAGE)
-    role, content = pieces.role(fields), fields.string("content")
-    parts = () if content is None else (Text(content),)
-    return Message(role, parts, thinking=fields.string("thinking") or None)
+def _conversation(fields: Fields, question: "_Question", turn: Message) -> ChatRequest:
+    """A chat of one turn, and what was before it as tokens; these do not exist for images."""
+    system, context = fields.string("system"), _context(fields)
+    shows_more = any(not isinstance(part, Text) for part in turn.parts)
+    if context and shows_more:
+        raise FieldNotSupported(
+            "context", "is not supported beside images; send the conversation to /api/chat"
+        )
+    messages = (Message("system", (Text(system),)), turn) if system else (turn,)
+    return replace(question.chat(messages), context=context, wants_context=not shows_more)
+
+
+def _refuse_beside_suffix(fields: Fields) -> None:
+    """The engine fills in between two texts, nothing else. A system prompt has no place there, in Ollama neither."""
+    for key in ("images", "context"):
+        if fields.data.get(key):
+            raise FieldNotSupported(key, "is not supported together with suffix; leave one of them out")
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _Question:
     """What both routes read in the same way."""
 
-    model: str
-    keep_alive: float | None
-    load: LoadOptions
-    sampling: Sampling
+    target: Target
     stream: bool
+    truncate: bool
+    format: JsonFormat | None
+    thinking: bool | str | None
 
     @classmethod
-    def read(cls, fields: Fields) -> "_Target":
-        # A prompt that does not fit is refused, never cut: that is `truncate: false`, for now whatever is asked.
-        for key in ("truncate", "shift"):
-            fields.boolean(key)
-        sampling, load = _options(fields.object("options"))
+    def read(cls, fields: Fields) -> Self:
+        fields.refuse_unbuilt(_UNBUILT)
+        # mgr never shifts a window that is full: an answer ends there, and says so.
+        fields.boolean("shift")
+        target = Target.read(fields)
         return cls(
-            model=pieces.model(fields),
-            keep_alive=pieces.keep_alive(fields),
-            load=load,
-            sampling=sampling,
+            target=replace(target, sampling=_with_logprobs(fields, target.sampling)),
             stream=fields.boolean("stream") is not False,
+            truncate=fields.boolean("truncate") is not False,
+            format=_format(fields),
+            thinking=pieces.thinking(fields, "think"),
         )
-
-    def load_only(self) -> LoadRequest:
-        return LoadRequest(model=self.model, load=self.load, keep_alive=self.keep_alive)
 
     def chat(self, messages: tuple[Message, ...]) -> ChatRequest:
         return ChatRequest(
-            model=self.model,
-            load=self.load,
-            keep_alive=self.keep_alive,
+            model=self.target.model,
+            load=self.target.load,
+            keep_alive=self.target.keep_alive,
+            sampling=self.target.sampling,
             messages=messages,
-            sampling=self.sampling,
             stream=self.stream,
+            format=self.format,
+            thinking=self.thinking,
+            truncate=self.truncate,
         )
 
     def completion(self, prompt: str) -> CompletionRequest:
+        """`think` says nothing here: what a raw model thinks is part of its text."""
         return CompletionRequest(
-            model=self.model,
-            load=self.load,
-            keep_alive=self.keep_alive,
+            model=self.target.model,
+            load=self.target.load,
+            keep_alive=self.target.keep_alive,
+            sampling=self.target.sampling,
             prompt=prompt,
-            sampling=self.sampling,
             stream=self.stream,
+            format=self.format,
+            truncate=self.truncate,
         )
 
 
-def read_options(parameters: Mapping[str, Any]) -> tuple[Sampling, LoadOptions]:
-    """The options that a model brings along, stored under the names that `options` of a request has.
+def _with_logprobs(fields: Fields, sampling: Sampling) -> Sampling:
+    top = fields.integer("top_logprobs", -pieces.MAX_INT, pieces.MAX_INT)
+    if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise BadField("top_logprobs", f"must be between 0 and {MAX_TOP_LOGPROBS}")
+    if not fields.boolean("logprobs"):
+        return sampling
+    return replace(sampling, logprobs=True, top_logprobs=top or None)
 
-    Raises InvalidRequest.
-    """
-    return _options(Fields(parameters, "the model's parameter "))
+
+def _format(fields: Fields) -> JsonFormat | None:
+    match fields.data.get("format"):
+        case None | "":
+            return None
+        case "json":
+            return JsonFormat()
+        case dict() as schema:
+            return JsonFormat(schema)
+        case other:
+            raise InvalidRequest(
+                f'invalid format: {shown(other)}; expected "json" or a valid JSON Schema object'
+            )
+
+
+def _context(fields: Fields) -> tuple[int, ...] | None:
+    value = fields.data.get("context")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(
+        type(token) is int and 0 <= token <= pieces.MAX_INT for token in value
+    ):
+        raise BadField("context", "must be an array of token ids, as an earlier answer gave it")
+    return tuple(value) or None
+
+
+# ---- messages
 
 
 def read_message(message: Mapping[str, Any]) -> Message:
@@ -157,148 +195,76 @@ def read_message(message: Mapping[str, Any]) -> Message:
     return _message(Fields(message, "the model's message "))
 
 
-def _options(options: Fields) -> tuple[Sampling, LoadOptions]:
-    sampling = pieces.sampling(options, max_tokens=_num_predict(options), max_temperature=100)
-    return sampling, _load_options(options)
+def _messages(fields: Fields) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    waiting: list[ToolCall] = []
+    for item in pieces.messages(fields):
+        message = _message(item)
+        if message.tool_calls:
+            waiting = [*message.tool_calls]
+        messages.append(_matched(message, waiting) if message.role == "tool" else message)
+    return tuple(messages)
 
 
-def _num_predict(options: Fields) -> int | None:
-    count = options.integer("num_predict", -pieces.MAX_INT, pieces.MAX_INT)
-    if count == 0:
-        raise BadField(options.name("num_predict"), "must be at least 1, or -1 for no limit, not 0")
-    return count if count is None else max(count, -1)
-
-
-def _load_options(options: Fields) -> LoadOptions:
-    """Zero, and for num_gpu -1, is "automatic"."""
-    window = options.integer("num_ctx", 0, pieces.MAX_WINDOW)
-    gpu_layers = options.integer("num_gpu", -1, 100_000)
-    return LoadOptions(
-        window=max(window, MIN_WINDOW) if window else None,
-        gpu_layers=None if gpu_layers == -1 else gpu_layers,
-        threads=options.integer("num_thread", 0, 1024) or None,
-        batch=options.integer("num_batch", 0, 65_536) or None,
-        main_gpu=options.integer("main_gpu", 0, 1023),
-        mmap=options.boolean("use_mmap"),
+def _message(fields: Fields) -> Message:
+    role = pieces.role(fields)
+    return Message(
+        role=role,
+        parts=_parts(fields.string("content") or "", _images(fields)),
+        thinking=fields.string("thinking") or None,
+        tool_calls=tool_calls(fields),
+        tool_call_id=fields.string("tool_call_id") or None,
+        name=fields.string("tool_name") or fields.string("name") if role == "tool" else None,
     )
+
+
+def _parts(text: str, images: tuple[Image | Audio, ...]) -> tuple[Image | Audio | Text, ...]:
+    """Images come first, as Ollama puts them before a message's text."""
+    return (*images, Text(text)) if text else images
+
+
+def _images(fields: Fields) -> tuple[Image | Audio, ...]:
+    """Sound comes in the same field."""
+    return tuple(
+        media(fields.name(f"images[{index}]"), data)
+        for index, data in enumerate(fields.strings("images") or ())
+    )
+
+
+def _matched(result: Message, waiting: list[ToolCall]) -> Message:
+    """A tool's result with the id and name of the call it answers, which waits no longer.
+
+    That is the call with its id; a result without one answers the first call to its tool, else the first call.
+    """
+    if result.tool_call_id:
+        fitting = [call for call in waiting if call.id == result.tool_call_id]
+    else:
+        fitting = [call for call in waiting if call.name == result.name] or waiting
+    if not fitting:
+        return result
+    call = fitting[0]
+    waiting.remove(call)
+    return replace(result, tool_call_id=call.id, name=result.name or call.name)
 
 
 # ---- answers
 
 
-class _Shape(Protocol):
-    """How a route writes a piece of an answer."""
-
-    def __call__(
-        self, text: str, thinking: str = "", calls: Sequence[ToolCall] = (), /
-    ) -> dict[str, Any]: ...
-
-
-def _as_message(text: str, thinking: str = "", calls: Sequence[ToolCall] = (), /) -> dict[str, Any]:
-    return {"message": {"role": "assistant", "content": text, **_extras(thinking, calls)}}
-
-
-def _as_response(text: str, thinking: str = "", calls: Sequence[ToolCall] = (), /) -> dict[str, Any]:
-    return {"response": text, **_extras(thinking, calls)}
-
-
-def _extras(thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-    extras: dict[str, Any] = {"thinking": thinking} if thinking else {}
-    if calls:
-        extras["tool_calls"] = [
-            {
-                "id": call.id,
-                "function": {"index": i, "name": call.name, "arguments": arguments_object(call.arguments)},
-            }
-            for i, call in enumerate(calls)
-        ]
-    return extras
-
-
-def _head(model: str, created_at: str) -> dict[str, Any]:
-    return {"model": model, "created_at": created_at}
-
-
-def _moment(when: float) -> str:
-    second = int(when)
-    return f"{_second(second)}{_fraction(when - second)}"
-
-
-def _second(second: int) -> str:
-    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}."
-
-
-def _fraction(fraction: float) -> str:
-    return f"{int(fraction * 1e9):09d}Z"
-
-
-def _tail(done: Done) -> dict[str, Any]:
-    """`prompt_eval_count` includes what came from the cache."""
-    numbers = {
-        "total_duration": round(done.timings.total * 1e9),
-        "load_duration": round(done.timings.load * 1e9),
-        "prompt_eval_count": done.usage.prompt,
-        "prompt_eval_duration": round(done.timings.prompt * 1e9),
-        "eval_count": done.usage.completion,
-        "eval_duration": round(done.timings.generation * 1e9),
-    }
-    reason = _DONE_REASON[done.reason]
-    return {"done": True, "done_reason": reason} | {key: value for key, value in numbers.items() if value}
-
-
-class _Encoder(StreamEncoder):
-    """Tool calls are held back for the last line, as their arguments must be whole objects."""
-
-    def __init__(self, model: str, shape: _Shape, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self._model = model
-        self._shape = shape
-        self._clock = clock
-        self._calls = Assembly()
-        self._second, self._before = 0, b""
-        self._template = Template(lambda text: ndjson(shape(text) | {"done": False})[1:])
-
-    def _line(self, piece: dict[str, Any], tail: dict[str, Any]) -> bytes:
-        return ndjson(_head(self._model, _moment(self._clock())) | piece | tail)
-
-    def _text(self, text: str) -> bytes:
-        when = self._clock()
-        if int(when) != self._second:
-            self._second = int(when)
-            self._before = to_json(_head(self._model, _second(self._second)))[: -len('"}')]
-        moment = _fraction(when - self._second).encode()
-        return b'%b%b",%b' % (self._before, moment, self._template.fill(text))
-
-    def _thinking(self, delta: ThinkingDelta) -> bytes:
-        return self._line(self._shape("", delta.text), {"done": False})
-
-    def _call(self, delta: ToolCallDelta) -> bytes:
-        self._calls.feed(delta)
-        return b""
-
-    def _ping(self) -> bytes:
-        # Not a blank line: the official Python client parses every line as JSON.
-        return self._line(self._shape(""), {"done": False})
-
-    def _end(self, done: Done) -> bytes:
-        self._calls.feed(done)
-        return self._line(self._shape("", "", self._calls.answer().tool_calls), _tail(done))
-
-    def _error(self, error: MgrError) -> bytes:
-        return ndjson({"error": error.message})
-
-
 @dataclass(frozen=True, slots=True)
 class OllamaDialect(Dialect):
-    """One of Ollama's routes. `clock` gives the wall-clock time that each line of a stream shows."""
+    """One of Ollama's routes that write text. `clock` gives the wall-clock time that each line of a stream shows."""
 
     read: Callable[[Fields], Request]
-    shape: _Shape
+    shape: Shape
     clock: Callable[[], float] = time.time
 
     @property
     def defaults(self) -> Sampling:
         return Sampling(temperature=0.8, top_k=40, top_p=0.9, min_p=0.0, repeat_penalty=1.0)
+
+    @property
+    def strict_thinking(self) -> bool:
+        return True
 
     @property
     def stream_media_type(self) -> str:
@@ -307,21 +273,21 @@ class OllamaDialect(Dialect):
     def parse(self, body: bytes) -> Request:
         return self.read(Fields(read_object(body)))
 
-    def encoder(self, request: TokenRequest, created: float) -> StreamEncoder:
-        return _Encoder(request.model, self.shape, self.clock)
+    def encoder(self, request: TokenRequest, created: float) -> Encoder:
+        return OllamaEncoder(request.model, self.shape, self.clock)
 
     def reply(self, request: TokenRequest, answer: Answer, created: float) -> Reply:
-        piece = self.shape(answer.text, answer.thinking, answer.tool_calls)
-        return Reply(200, to_json(_head(request.model, _moment(created)) | piece | _tail(answer.done)), JSON)
+        piece = self.shape(answer.text, answer.thinking, enumerate(answer.tool_calls))
+        end = tail(answer.done) | scores(answer.logprobs)
+        return Reply(200, to_json(head(request.model, created) | piece | end), JSON)
 
     def loaded(self, request: LoadRequest, created: float) -> Reply:
-        tail = {"done": True, "done_reason": "unload" if request.keep_alive == 0 else "load"}
-        return Reply(200, to_json(_head(request.model, _moment(created)) | self.shape("") | tail), JSON)
+        end = {"done": True, "done_reason": "unload" if request.keep_alive == 0 else "load"}
+        return Reply(200, to_json(head(request.model, created) | self.shape("") | end), JSON)
 
     def error(self, error: MgrError) -> Reply:
-        body = to_json({"error": error.message})
-        return Reply(STATUS[error.kind], body, JSON, retry_headers(error))
+        return error_reply(error)
 
 
-CHAT = OllamaDialect(_chat, _as_message)
-GENERATE = OllamaDialect(_generate, _as_response)
+CHAT = OllamaDialect(_chat, as_message)
+GENERATE = OllamaDialect(_generate, as_response)

@@ -87,6 +87,36 @@ def _seed(fields: Fields) -> int | None:
     return seed if seed is None or seed == -1 else seed % _SEEDS
 
 
+def later_seed(seed: int | None, place: int) -> int:
+    """The seed of answer number `place`, 1 or more, to one request; without one it is random, not the model's own."""
+    return -1 if seed is None or seed == -1 else (seed + place) % _SEEDS
+
+
+# Efforts that are documented somewhere, and what they are here: whether to think at all, or how much.
+_EFFORTS: Mapping[str, bool | str] = {
+    "none": False,
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+    "ultra": "high",
+}
+
+
+def thinking(fields: Fields, key: str) -> bool | str | None:
+    """The switch at `key`: true, false or an effort, as chat.ChatRequest.thinking has it."""
+    value = fields.data.get(key)
+    if value is None or isinstance(value, bool):
+        return value
+    effort = _EFFORTS.get(value) if isinstance(value, str) else None
+    if effort is None:
+        names = ", ".join(_EFFORTS)
+        raise BadField(fields.name(key), f"must be true, false or one of {names}, not {shown(value)}")
+    return effort
+
+
 def messages(fields: Fields) -> list[Fields]:
     items = fields.objects("messages")
     if len(items) > MAX_MESSAGES:

@@ -4,9 +4,10 @@ Source: OpenAI's API reference (`tools`, `tool_calls`). A call in the history is
 wrote as its arguments: it would poison every later turn.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from daemon.chat import Tool, ToolCall
+from daemon.chat import Tool, ToolCall, ToolChoice
 from daemon.framing import to_json
 from daemon.middleware.fields import BadField, FieldNotSupported, Fields, shown
 
@@ -52,15 +53,46 @@ def distinct(fields: Fields, found: list[Tool]) -> tuple[Tool, ...]:
     return tuple(found)
 
 
+def tool_choice(fields: Fields, tools: Sequence[Tool]) -> ToolChoice:
+    """Whether the model must call one of `tools`: a word, or an object that names one."""
+    match fields.data.get("tool_choice"):
+        case None | "auto":
+            return ToolChoice()
+        case "none":
+            return ToolChoice("none")
+        case "required":
+            if not tools:
+                raise BadField(fields.name("tool_choice"), 'is "required", and there are no tools')
+            return ToolChoice("required")
+        case dict():
+            return named_choice(fields.object("tool_choice").object("function"), tools)
+        case other:
+            raise BadField(
+                fields.name("tool_choice"),
+                f'must be "auto", "none", "required" or an object that names a function, not {shown(other)}',
+            )
+
+
+def named_choice(chosen: Fields, tools: Sequence[Tool]) -> ToolChoice:
+    """The choice of the tool whose name stands in `chosen`. Raises BadField when it is not one of `tools`."""
+    name = tool_name(chosen)
+    if name not in [tool.name for tool in tools]:
+        raise BadField(chosen.name("name"), f"is {shown(name)}, which is not one of the tools")
+    return ToolChoice("required", name)
+
+
 def tool_calls(message: Fields) -> tuple[ToolCall, ...]:
     """The calls of an assistant's turn; arguments may be JSON text or an object. One without an id gets its place."""
     return tuple(_call(item, index) for index, item in enumerate(message.objects("tool_calls")))
 
 
 def _call(item: Fields, index: int) -> ToolCall:
-    function = item.object("function")
+    return called(item.object("function"), item.string("id") or f"call_{index}")
+
+
+def called(function: Fields, call_id: str) -> ToolCall:
+    """The call of a function from its `name` and `arguments`; without arguments they are an empty object."""
     arguments = function.data.get("arguments")
-    text = (
-        arguments if isinstance(arguments, str) else to_json({} if arguments is None else arguments).decode()
-    )
-    return ToolCall(item.string("id") or f"call_{index}", tool_name(function), text)
+    if not isinstance(arguments, str):
+        arguments = to_json({} if arguments is None else arguments).decode()
+    return ToolCall(call_id, tool_name(function), arguments)

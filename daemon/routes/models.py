@@ -1,30 +1,29 @@
-"""The models in the store: list, show, pull, delete."""
+"""The models in the store: list, show, copy, pull, delete."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 
-from daemon.framing import ndjson
-from daemon.middleware import ollama, openai
-from daemon.middleware.access import to_response
-from daemon.middleware.dialect import Dialect, read_object
+from daemon.middleware import anthropic, ollama, openai
+from daemon.middleware.dialect import read_object
 from daemon.middleware.fields import Fields
+from daemon.middleware.ollama_create import model_name
 from daemon.names import ModelName
 from daemon.pull.puller import PullProgress
+from daemon.routes.endpoint import answering
+from daemon.routes.progress import ProgressResponse, Step
 from daemon.routes.services import Services, read_body
-from daemon.routes.streaming import Body, known, until_client_leaves
+from daemon.store.gguf import read_arrays
 from daemon.store.modelfile import modelfile, parameter_lines
 from daemon.store.models import Model
-
-_Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def router(services: Services) -> APIRouter:
@@ -33,28 +32,13 @@ def router(services: Services) -> APIRouter:
         ("/api/tags", ollama.CHAT, ["GET", "HEAD"], _tags),
         ("/api/show", ollama.CHAT, ["POST"], _show),
         ("/api/delete", ollama.CHAT, ["DELETE"], _delete),
+        ("/api/copy", ollama.CHAT, ["POST"], _copy),
         ("/api/pull", ollama.CHAT, ["POST"], _pull),
         ("/v1/models", openai.CHAT, ["GET"], _openai_list),
         ("/v1/models/{model:path}", openai.CHAT, ["GET"], _openai_one),
     ):
-        routes.add_api_route(path, _answering(services, dialect, work), methods=methods)
+        routes.add_api_route(path, answering(services, dialect, work), methods=methods)
     return routes
-
-
-def _answering(
-    services: Services, dialect: Dialect, work: Callable[[Services, Request], Awaitable[Response]]
-) -> _Endpoint:
-    """An endpoint whose errors are in the dialect's envelope."""
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await work(services, request)
-        except ClientDisconnect:
-            raise
-        except Exception as error:
-            return to_response(dialect.error(known(error)))
-
-    return endpoint
 
 
 # ---- Ollama's
@@ -66,10 +50,27 @@ async def _tags(services: Services, request: Request) -> Response:
 
 
 async def _show(services: Services, request: Request) -> Response:
+    """`system` and `options` of the request are shown as if they were the model's."""
     fields = Fields(read_object(await read_body(request)))
-    model = await asyncio.to_thread(services.store.resolve, _name(fields))
+    name = model_name(fields)
+    model = await asyncio.to_thread(services.store.resolve, name)
+    changed = replace(
+        model,
+        system=fields.string("system") or model.system,
+        params={**model.params, **fields.object("options").data},
+    )
+    arrays = None
+    if fields.boolean("verbose"):
+        arrays = await asyncio.to_thread(read_arrays, model.path)
+    shown = _shown(changed, arrays)
+    if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
+        shown["model_info"]["general.basename"] = name  # which it shows and asks for
+    return JSONResponse({key: value for key, value in shown.items() if value is not None})
+
+
+def _shown(model: Model, arrays: Mapping[str, list[Any]] | None) -> dict[str, Any]:
     summary = model.summary
-    shown = {
+    return {
         "license": "\n".join(model.licenses) or None,
         "modelfile": modelfile(
             str(model.name),
@@ -83,21 +84,29 @@ async def _show(services: Services, request: Request) -> Response:
         "template": model.template or summary.chat_template,
         "system": model.system,
         "messages": [*model.messages] or None,
-        "details": details(model),
-        "model_info": summary.model_info(),
+        "details": {**details(model), "parent_model": model.parent},
+        "model_info": summary.model_info(arrays),
+        "projector_info": next((head.model_info() for head in model.projector_heads), None),
         "tensors": [{"name": t.name, "type": t.type, "shape": [*t.shape]} for t in summary.tensors],
         "capabilities": [*model.capabilities],
         "modified_at": _timestamp(model.modified_at),
+        "requires": model.config.get("requires"),
     }
-    return JSONResponse({key: value for key, value in shown.items() if value is not None})
 
 
 async def _delete(services: Services, request: Request) -> Response:
     """An engine that still answers with the model keeps its file open until it has ended."""
     fields = Fields(read_object(await read_body(request)))
-    model = await asyncio.to_thread(services.store.resolve, _name(fields))
+    model = await asyncio.to_thread(services.store.resolve, model_name(fields))
     await asyncio.to_thread(services.store.remove, str(model.name))
-    services.scheduler.unload(str(model.model_digest))
+    services.scheduler.unload(model.load_key)
+    return Response(status_code=200)
+
+
+async def _copy(services: Services, request: Request) -> Response:
+    fields = Fields(read_object(await read_body(request)))
+    destination = ModelName.parse(fields.required("destination"))
+    await asyncio.to_thread(services.store.copy, fields.required("source"), destination)
     return Response(status_code=200)
 
 
@@ -106,16 +115,12 @@ async def _pull(services: Services, request: Request) -> Response:
     fields = Fields(read_object(await read_body(request)))
     name = fields.string("as")
     progress = services.puller.pull(
-        _name(fields),
+        model_name(fields),
         ModelName.parse(name) if name else None,
         replace=fields.boolean("replace") or False,
         local_files=_is_local(request),
     )
-    return _PullResponse(progress, stream=fields.boolean("stream") is not False)
-
-
-def _name(fields: Fields) -> str:
-    return fields.string("model") or fields.required("name")
+    return ProgressResponse(_steps(progress), stream=fields.boolean("stream") is not False)
 
 
 _TELLS_ANOTHER_CALLER = ("origin", "forwarded", "x-forwarded-for", "x-real-ip", "via")
@@ -168,40 +173,13 @@ def _timestamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-class _PullResponse(Response):
-    """Progress as NDJSON, or only its last object; a client that leaves no longer waits for the download."""
-
-    def __init__(self, progress: AsyncGenerator[PullProgress, None], *, stream: bool) -> None:
-        self.status_code = 200
-        self.background = None
-        self._progress = progress
-        self._stream = stream
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = Body(send, ollama.NDJSON)
-
-        async def answer() -> None:
-            last: dict[str, Any] = {}
-            try:
-                async with aclosing(self._progress) as steps:
-                    async for step in steps:
-                        last = _step(step)
-                        if self._stream:
-                            await body.write(ndjson(last))
-            except Exception as error:
-                if not body.started:
-                    await to_response(ollama.CHAT.error(known(error)))(scope, receive, send)
-                    return
-                await body.write(ndjson({"error": known(error).message}))
-            if self._stream:
-                await body.end()
-            else:
-                await JSONResponse(last)(scope, receive, send)
-
-        await until_client_leaves(answer, receive)
+async def _steps(progress: AsyncGenerator[PullProgress, None]) -> AsyncGenerator[Step, None]:
+    async with aclosing(progress) as lines:
+        async for line in lines:
+            yield _step(line)
 
 
-def _step(progress: PullProgress) -> dict[str, Any]:
+def _step(progress: PullProgress) -> Step:
     step = {
         "status": progress.status,
         "digest": progress.digest,
@@ -217,6 +195,8 @@ def _step(progress: PullProgress) -> dict[str, Any]:
 
 async def _openai_list(services: Services, request: Request) -> Response:
     models = await asyncio.to_thread(services.store.list)
+    if _speaks_anthropic(request):
+        return JSONResponse(anthropic.models_list([(str(model.name), model.modified_at) for model in models]))
     return JSONResponse(
         {"object": "list", "data": [_openai_entry(model, str(model.name)) for model in models]}
     )
@@ -225,7 +205,14 @@ async def _openai_list(services: Services, request: Request) -> Response:
 async def _openai_one(services: Services, request: Request) -> Response:
     text = str(request.path_params["model"])
     model = await asyncio.to_thread(services.store.resolve, text)
+    if _speaks_anthropic(request):
+        return JSONResponse(anthropic.model_one((text, model.modified_at)))
     return JSONResponse(_openai_entry(model, text))
+
+
+def _speaks_anthropic(request: Request) -> bool:
+    """Both APIs have these paths; Anthropic's clients say which version of theirs they speak."""
+    return "anthropic-version" in request.headers
 
 
 def _openai_entry(model: Model, name: str) -> dict[str, Any]:

@@ -15,13 +15,15 @@ from daemon.store.models import Store
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`identity` is how the command line tells this daemon from another server and finds its process."""
+    """`identity` is how the command line tells this daemon from another server and finds its process;
+    `default_model` is what a client gets that asks for a model of Anthropic's, "" for none."""
 
     store: Store
     scheduler: Scheduler
     puller: Puller
     engine: EngineWatch
     identity: dict[str, Any]
+    default_model: str = ""
 
 
 async def read_body(request: Request) -> bytes:

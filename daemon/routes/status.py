@@ -9,6 +9,8 @@ import psutil
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from daemon.description.document import document
+from daemon.framing import to_json
 from daemon.routes.models import details
 from daemon.routes.services import Services
 from daemon.scheduler.queue import Phase
@@ -37,13 +39,19 @@ def router(services: Services) -> APIRouter:
         return JSONResponse({"version": API_VERSION, "mgr": mgr})
 
     async def loaded() -> Response:
-        models = {str(model.model_digest): model for model in await asyncio.to_thread(services.store.list)}
+        models = {model.load_key: model for model in await asyncio.to_thread(services.store.list)}
         views = services.scheduler.snapshot().loaded
         now = datetime.now(UTC)
-        entries = [_entry(view, models.get(view.weights.key), now) for view in views]
+        entries = [_entry(view, models.get(view.weights.model), now) for view in views]
         entries.sort(key=lambda entry: str(entry["expires_at"]), reverse=True)
         return JSONResponse({"models": entries})
 
+    described = to_json(document(str(services.identity["version"])))
+
+    async def openapi() -> Response:
+        return Response(described, media_type="application/json")
+
+    routes.add_api_route("/openapi.json", openapi, methods=["GET"])
     routes.add_api_route("/", root, methods=["GET", "HEAD"])
     routes.add_api_route("/health/live", live, methods=["GET", "HEAD"])
     routes.add_api_route("/api/version", version, methods=["GET", "HEAD"])

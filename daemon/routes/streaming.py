@@ -11,17 +11,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from types import coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from daemon.chat import Assembly, Done, Piece, Sink, TokenRequest
+from daemon.chat import Answer, Assembly, Batch, Choice, Done, Piece, Sink, TokenRequest
 from daemon.errors import MgrError
 from daemon.middleware.access import to_response
-from daemon.middleware.dialect import Dialect, Encoder
+from daemon.middleware.dialect import BatchEncoder, Dialect, Encoder, Reply
 from daemon.protocol import Client, client_of
+
+T = TypeVar("T")
 
 log = logging.getLogger("mgr.routes")
 
@@ -30,8 +33,8 @@ KEEP_ALIVE_SECONDS = 5.0
 STALLED_SECONDS = 60.0
 _CLEAN_UP_SECONDS = 5.0
 
-# Gives the pieces of one answer to the sink and returns its end, or raises.
-Work = Callable[[Sink], Awaitable[Done]]
+# Gives the pieces of the answer to one request to the sink and returns its end, or raises.
+Work = Callable[[TokenRequest, Sink], Awaitable[Done]]
 
 
 class ClientStalled(Exception):
@@ -41,7 +44,7 @@ class ClientStalled(Exception):
 class ModelResponse(Response):
     """Answers `request` with what `work` gives, in the form of `dialect`."""
 
-    def __init__(self, dialect: Dialect, request: TokenRequest, work: Work) -> None:
+    def __init__(self, dialect: Dialect, request: TokenRequest | Batch, work: Work) -> None:
         self.status_code = 200
         self.background = None
         self._dialect = dialect
@@ -60,37 +63,36 @@ class ModelResponse(Response):
                     if client is not None:
                         client.abort()
             else:
-                await self._whole(scope, receive, send)
+                await to_response(await self._whole())(scope, receive, send)
 
         await until_client_leaves(answer, receive)
 
-    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _whole(self) -> Reply:
+        request, dialect = self._request, self._dialect
+        try:
+            if isinstance(request, Batch):
+                answers = await together([self._assembled(each) for each in request.requests])
+                return dialect.replies(request, answers, self._created)
+            return dialect.reply(request, await self._assembled(request), self._created)
+        except Exception as error:
+            return dialect.error(known(error))
+
+    async def _assembled(self, request: TokenRequest) -> Answer:
         assembly = Assembly()
 
         def take(pieces: Sequence[Piece]) -> None:
             for piece in pieces:
                 assembly.feed(piece)
 
-        try:
-            assembly.feed(await self._work(take))
-            reply = self._dialect.reply(self._request, assembly.answer(), self._created)
-        except Exception as error:
-            reply = self._dialect.error(known(error))
-        await to_response(reply)(scope, receive, send)
+        assembly.feed(await self._work(request, take))
+        return assembly.answer()
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send, client: Client | None) -> None:
-        encoder = self._dialect.encoder(self._request, self._created)
         body = Body(send, self._dialect.stream_media_type, client)
-        feed, push = encoder.feed, body.push
-
-        def take(pieces: Sequence[Piece]) -> Awaitable[None] | None:
-            if len(pieces) == 1:
-                return push(feed(pieces[0]))
-            return push(b"".join([feed(piece) for piece in pieces]))
-
+        encoder, feeding = self._fed(body)
         try:
             with _KeptAlive(body, encoder):
-                encoder.feed(await self._work(take))
+                await feeding()
             last = encoder.finish()
         except ClientStalled:
             raise
@@ -103,6 +105,68 @@ class ModelResponse(Response):
             body.give_up()
             raise
         await body.end(last)
+
+    def _fed(self, body: "Body") -> tuple[Encoder, Callable[[], Awaitable[object]]]:
+        """The encoder, and what feeds it with the whole answer, whose bytes go to `body`."""
+        request, push = self._request, body.push
+        if isinstance(request, Batch):
+            batch = self._dialect.batch_encoder(request, self._created)
+            choices = [partial(self._choice, body, batch, *each) for each in enumerate(request.requests)]
+            return batch, lambda: together([choice() for choice in choices])
+        encoder = self._dialect.encoder(request, self._created)
+        feed = encoder.feed
+
+        def take(pieces: Sequence[Piece]) -> Awaitable[None] | None:
+            if len(pieces) == 1:
+                return push(feed(pieces[0]))
+            return push(b"".join([feed(piece) for piece in pieces]))
+
+        async def feeding() -> None:
+            feed(await self._work(request, take))
+
+        return encoder, feeding
+
+    async def _choice(self, body: "Body", encoder: BatchEncoder, index: int, request: TokenRequest) -> None:
+        def take(pieces: Sequence[Piece]) -> Awaitable[None] | None:
+            return body.push(b"".join([encoder.feed_choice(Choice(index, piece)) for piece in pieces]))
+
+        done = await self._work(request, take)
+        await body.write(encoder.feed_choice(Choice(index, done)))
+
+
+async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What they return, in their order. The first error ends all of them, and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except* Exception as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    return [task.result() for task in tasks]
+
+
+class ReplyResponse(Response):
+    """Answers with one reply that `work` makes; a client that leaves ends the work."""
+
+    def __init__(self, dialect: Dialect, work: Callable[[], Awaitable[Reply]]) -> None:
+        self.status_code = 200
+        self.background = None
+        self._dialect = dialect
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer() -> None:
+            await to_response(await self._reply())(scope, receive, send)
+
+        await until_client_leaves(answer, receive)
+
+    async def _reply(self) -> Reply:
+        try:
+            return await self._work()
+        except Exception as error:
+            return self._dialect.error(known(error))
 
 
 class Body:

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 
@@ -27,6 +28,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("-t", "--threads", type=int, default=-1)
     top.add_argument("-ngl", "--n-gpu-layers", type=int)
     top.add_argument("--main-gpu", type=int)
+    top.add_argument("--jinja", action="store_true", help="how templates are read, always")
+    top.add_argument("--chat-template-file", metavar="FILE", help="in Jinja, instead of the model's own")
+    top.add_argument("--mmproj", metavar="FILE", help="makes embeddings of images or sound")
+    top.add_argument("--lora", metavar="FILE", action="append", default=[], help="may be given several times")
+    top.add_argument("--embedding", action="store_true", help="serve embeddings too")
+    top.add_argument("-kvu", "--kv-unified", action="store_true", help="one cache for all slots")
+    top.add_argument("--pooling", choices=["none", "mean", "cls", "last", "rank"])
+    top.add_argument("--reranking", action="store_true")
     top.add_argument("--load-mode", choices=["auto", "mmap", "none"], default="auto")
     top.add_argument("--cache-ram", type=int, metavar="MIB", default=8192)
     top.add_argument("--sse-ping-interval", type=int, metavar="SECONDS")
@@ -57,6 +66,7 @@ def serve(options: argparse.Namespace) -> None:
     params.offline = options.offline
     params.ui = not options.no_ui
     params.load_mode = xllamacpp.llama_load_mode[f"LLAMA_LOAD_MODE_{options.load_mode.upper()}"]
+    set_task(params, options)
     if options.threads > 0:
         params.cpuparams.n_threads = options.threads
     if options.alias:
@@ -72,6 +82,28 @@ def serve(options: argparse.Namespace) -> None:
     server = xllamacpp.Server(params)
     print(f"listening on {server.listening_address}", flush=True)  # noqa: T201
     threading.Event().wait()
+
+
+def set_task(params: Any, options: argparse.Namespace) -> None:
+    """What the engine is for. Reranking is embedding with the pooling "rank", as with llama-server."""
+    import xllamacpp  # noqa: PLC0415
+
+    params.embedding = options.embedding or options.reranking
+    params.kv_unified = options.kv_unified
+    pooling = "rank" if options.reranking else options.pooling
+    if pooling is not None:
+        params.pooling_type = xllamacpp.llama_pooling_type[f"LLAMA_POOLING_TYPE_{pooling.upper()}"]
+    if options.chat_template_file:
+        params.chat_template = Path(options.chat_template_file).read_text(encoding="utf-8")
+    if options.mmproj:
+        params.mmproj.path = options.mmproj
+    adapters = []
+    for path in options.lora:
+        adapter = xllamacpp.CommonAdapterLoraInfo()
+        adapter.path = path
+        adapter.scale = 1.0
+        adapters.append(adapter)
+    params.lora_adapters = adapters
 
 
 def devices(found: "list[dict[str, Any]]") -> str:
@@ -97,7 +129,7 @@ def main() -> None:
         sys.exit("error: --model is needed")
     try:
         serve(options)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         # The wheel raises this for every failure; its log lines above say which.
         sys.exit(f"error: the server did not start: {error}")
 

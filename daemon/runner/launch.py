@@ -22,7 +22,12 @@ GPU_BATCH = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What one engine is started with. `window` is in tokens for each of `slots` requests at once."""
+    """What one engine is started with. `window` is in tokens for each of `slots` requests at once.
+
+    `template` is a chat template in Jinja that is used instead of the model's own, `projector` makes embeddings of
+    images or sound, `adapters` are LoRAs. With `embedding` it makes vectors of texts; `pooling` is how, for a model
+    that was not made for it ("mean"). With `reranking` it compares texts.
+    """
 
     model: Path
     alias: str
@@ -33,6 +38,12 @@ class Launch:
     threads: int | None = None
     main_gpu: int | None = None
     mmap: bool | None = None
+    template: Path | None = None
+    projector: Path | None = None
+    adapters: tuple[Path, ...] = ()
+    embedding: bool = False
+    pooling: str | None = None
+    reranking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,10 @@ class _Flag:
 def arguments(launch: Launch, socket: Path, known: frozenset[str], *, cpu_only: bool) -> list[str]:
     """The engine's arguments. `known` are the flags of its help. Raises LoadFailed where a needed one is missing."""
     batch = launch.batch or (CPU_BATCH if cpu_only else GPU_BATCH)
+    if launch.embedding or launch.reranking:
+        batch = (
+            launch.window
+        )  # a text that gives one vector is not split, and one beyond the batch is refused
     chosen: list[str] = []
     for flag in _flags(launch, socket, batch):
         spelling = next((s for s in flag.spellings if s[0] in known), None)
@@ -59,7 +74,20 @@ def arguments(launch: Launch, socket: Path, known: frozenset[str], *, cpu_only: 
 def not_taken(known: frozenset[str]) -> list[str]:
     """The flags that mgr may pass and that an engine with these flags knows in no spelling."""
     everything = Launch(
-        model=Path(), alias="", window=0, slots=0, gpu_layers=0, threads=0, main_gpu=0, mmap=False
+        model=Path(),
+        alias="",
+        window=0,
+        slots=0,
+        gpu_layers=0,
+        threads=0,
+        main_gpu=0,
+        mmap=False,
+        template=Path(),
+        projector=Path(),
+        adapters=(Path(),),
+        embedding=True,
+        pooling="mean",
+        reranking=True,
     )
     flags = _flags(everything, Path(), CPU_BATCH)
     return [flag.spellings[0][0] for flag in flags if not any(s[0] in known for s in flag.spellings)]
@@ -73,6 +101,7 @@ def _flags(launch: Launch, socket: Path, batch: int) -> Iterable[_Flag]:
     yield _Flag([("--parallel", str(launch.slots)), ("-np", str(launch.slots))], needed=True)
     yield _Flag([("--batch-size", str(batch)), ("-b", str(batch))])
     yield _Flag([("--alias", launch.alias)])
+    yield from _task(launch, batch)
     yield _Flag([("--no-ui",), ("--no-webui",)])
     yield _Flag([("--slots",)])
     yield _Flag([("--metrics",)])
@@ -87,6 +116,28 @@ def _flags(launch: Launch, socket: Path, batch: int) -> Iterable[_Flag]:
     if launch.mmap is not None:
         mode = "mmap" if launch.mmap else "none"
         yield _Flag([("--load-mode", mode), ("--mmap" if launch.mmap else "--no-mmap",)])
+
+
+def _task(launch: Launch, batch: int) -> Iterable[_Flag]:
+    """What the engine is for. Without one of these flags it would give a wrong answer, so each is needed."""
+    if launch.embedding or launch.reranking:
+        yield _Flag([("--ubatch-size", str(batch)), ("-ub", str(batch))], needed=True)
+        # Without one cache for all, texts of different lengths are cut into pieces when they are asked together, and
+        # the mean is that of the last piece (measured: 0.026 off in a component).
+        yield _Flag([("--kv-unified",), ("-kvu",)], needed=True)
+    if launch.embedding:
+        yield _Flag([("--embedding",), ("--embeddings",)], needed=True)
+    if launch.pooling is not None:
+        yield _Flag([("--pooling", launch.pooling)], needed=True)
+    if launch.reranking:
+        yield _Flag([("--reranking",), ("--rerank",)], needed=True)
+    if launch.template is not None:
+        yield _Flag([("--jinja",)])
+        yield _Flag([("--chat-template-file", str(launch.template))], needed=True)
+    if launch.projector is not None:
+        yield _Flag([("--mmproj", str(launch.projector)), ("-mm", str(launch.projector))], needed=True)
+    for adapter in launch.adapters:
+        yield _Flag([("--lora", str(adapter))], needed=True)
 
 
 # What an engine may know of this machine. Everything else (tokens, keys, proxies, preloads, LLAMA_ARG_* that would

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from daemon.chat import Done, Sink, TokenRequest
 from daemon.errors import EngineFailed, EngineGone, LoadFailed, MgrError, Misconfigured
 from daemon.runner import health
+from daemon.runner.calls import Calls
 from daemon.runner.endpoint import Endpoint, RunDirectory
 from daemon.runner.engine import Engine, EngineFinder
 from daemon.runner.launch import Launch, arguments, environment
@@ -43,7 +45,7 @@ class _Running:
     watcher: "asyncio.Task[int]"
 
 
-class Runner:
+class Runner(Calls):
     """Starts, watches, asks and stops one engine, once. `on_exit` is called when a ready engine dies by itself."""
 
     def __init__(
@@ -165,9 +167,15 @@ class Runner:
 
         Raises EngineGone before the engine answered at all, EngineFailed, InvalidRequest or PromptTooLong.
         """
+        return await self._ready().answer(request, sink)
+
+    async def call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return await self._ready().call(path, body)
+
+    def _ready(self) -> Upstream:
         if self._running is None or self._state is not State.READY:
             raise EngineGone(f"model '{self.launch.alias}' has just been unloaded; ask again")
-        return await self._running.upstream.answer(request, sink)
+        return self._running.upstream
 
     async def _lost(self, silent: bool) -> None:
         """A request was broken off. If that is because the engine died, its exit has been told when this returns.

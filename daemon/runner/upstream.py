@@ -1,16 +1,20 @@
 """HTTP to one engine: asks it, reads its answer, and tells apart how that can go wrong."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
-from daemon.chat import Done, Piece, Sink, TokenRequest
+from daemon.chat import CompletionRequest, Done, Piece, Sink, TokenRequest
 from daemon.errors import EngineFailed, EngineGone
 from daemon.framing import FramingError, SseDecoder, to_json
 from daemon.runner.endpoint import Endpoint
-from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens
-from daemon.runner.wire import AnswerReader, body_for, error_from, parse_object, path_for, plain_texts
+from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens, TakeBytes
+from daemon.runner.reader import AnswerReader, plain_texts
+from daemon.runner.received import error_from, parse_object, text
+from daemon.runner.wire import body_for, path_for
 
 _PROBE_SECONDS = 2.0
+_MAX_WHOLE_BYTES = 64 * 1024 * 1024
 _JSON = "Content-Type: application/json"
 
 
@@ -43,18 +47,37 @@ class Upstream:
 
         Raises EngineFailed (EngineGone before it answered at all), InvalidRequest or PromptTooLong.
         """
-        pieces = _Pieces(sink)
-        body = to_json(body_for(request))
-        head = self._head("POST", path_for(request), f"Content-Length: {len(body)}", _JSON)
-        exchange = Exchange(head + body, pieces.take)
+        pieces = _Pieces(sink, request.sampling.top_logprobs or 0)
+        exchange = self._post(
+            path_for(request), body_for(request, await self._media_marker(request)), pieces.take
+        )
         try:
             await self._asked(exchange)
         except EngineFailed:
             if not pieces.complete:
                 raise
-        if exchange.status != 200:
-            raise error_from(parse_object(exchange.refusal).get("error"), exchange.status)
+        _raise_refusal(exchange)
         return pieces.end()
+
+    async def call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object that the engine answers as a whole; without a body it is a GET. Raises as `answer` does."""
+        whole = bytearray()
+
+        def take(part: bytes) -> None:
+            whole.extend(part)
+            if len(whole) > _MAX_WHOLE_BYTES:
+                raise EngineFailed(f"the engine's answer is longer than {_MAX_WHOLE_BYTES} bytes")
+
+        exchange = Exchange(self._head("GET", path), take) if body is None else self._post(path, body, take)
+        await self._asked(exchange)
+        _raise_refusal(exchange)
+        return parse_object(bytes(whole))
+
+    async def _media_marker(self, request: TokenRequest) -> str:
+        """The engine's word for the place of an image in plain text: another one at each start."""
+        if isinstance(request, CompletionRequest) and request.images:
+            return text(await self.call("/props"), "media_marker")
+        return ""
 
     async def _asked(self, exchange: Exchange) -> None:
         try:
@@ -75,6 +98,10 @@ class Upstream:
         finally:
             self._open.discard(exchange)
 
+    def _post(self, path: str, body: Mapping[str, Any], take: TakeBytes) -> Exchange:
+        data = to_json(body)
+        return Exchange(self._head("POST", path, f"Content-Length: {len(data)}", _JSON) + data, take)
+
     def _head(self, method: str, path: str, *fields: str) -> bytes:
         lines = [
             f"{method} {path} HTTP/1.1",
@@ -93,13 +120,18 @@ class Upstream:
             exchange.abort()
 
 
+def _raise_refusal(exchange: Exchange) -> None:
+    if exchange.status != 200:
+        raise error_from(parse_object(exchange.refusal).get("error"), exchange.status)
+
+
 class _Pieces:
     """From the bytes of an event stream to the pieces of an answer."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, top_logprobs: int) -> None:
         self._sink = sink
         self._decoder = SseDecoder()
-        self._reader = AnswerReader()
+        self._reader = AnswerReader(top_logprobs)
         self._between_events = True
 
     def take(self, body: bytes) -> Awaitable[None] | None:

@@ -1,39 +1,34 @@
-"""The engine's HTTP format, both ways. Pure.
+"""Requests in the engine's HTTP format. Pure.
 
-A canonical request becomes the body of `/v1/chat/completions` or `/completion`; chunks of the answer become
-canonical events. Source: llama.cpp's tools/server/README.md, and what its builds were seen to send.
+A canonical request becomes the body of `/v1/chat/completions`, `/completion` or `/infill`. Source: llama.cpp's
+tools/server/README.md, server-common.cpp and server-schema.cpp, and what its builds were seen to take.
 """
 
 import json
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from daemon.chat import (
+    Audio,
     ChatRequest,
     CompletionRequest,
-    Done,
-    FinishReason,
+    Image,
+    JsonFormat,
     Message,
-    Piece,
-    Progress,
+    Part,
     Sampling,
     Text,
-    TextDelta,
-    ThinkingDelta,
-    Timings,
     TokenRequest,
-    ToolCallDelta,
-    Usage,
+    Tool,
+    ToolCall,
 )
-from daemon.errors import EngineFailed, InvalidRequest, MgrError, NotSupported, PromptTooLong
-from daemon.runner.output import without_paths
+from daemon.errors import InvalidRequest
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/completion"
+INFILL_PATH = "/infill"
 
-# Sampling fields and the engine's names for them; the same on both routes.
+# Sampling fields and the engine's names for them; the same on every route.
 _NAMES: Mapping[str, str] = {
     "max_tokens": "n_predict",
     "stop": "stop",
@@ -48,207 +43,143 @@ _NAMES: Mapping[str, str] = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
     "num_keep": "n_keep",
+    "logit_bias": "logit_bias",
 }
+
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_ANY_VALUE: Mapping[str, Any] = {"type": ["object", "array", "string", "number", "boolean", "null"]}
 
 
 def path_for(request: TokenRequest) -> str:
-    return CHAT_PATH if isinstance(request, ChatRequest) else COMPLETION_PATH
+    if isinstance(request, ChatRequest):
+        return CHAT_PATH
+    return COMPLETION_PATH if request.suffix is None else INFILL_PATH
 
 
-def body_for(request: TokenRequest) -> dict[str, Any]:
+def body_for(request: TokenRequest, media_marker: str = "") -> dict[str, Any]:
     """The JSON body. Always streamed and with progress: an engine notices a client that left a plain request only
-    when nothing else runs, and one that left in prefill late."""
+    when nothing else runs, and one that left in prefill late.
+
+    `media_marker` is the engine's word for the place of an image in plain text. Raises InvalidRequest for what no
+    engine takes.
+    """
     body = {"stream": True, "return_progress": True, "cache_prompt": True, **_sampling(request.sampling)}
     if request.sampling.stop:
         body["verbose"] = True  # only then is it told which stop sequence hit
     if isinstance(request, CompletionRequest):
-        if request.suffix is not None or request.format is not None:
-            raise NotSupported("suffix and format are not supported yet on plain completions")
-        return {**body, "prompt": request.prompt if isinstance(request.prompt, str) else [*request.prompt]}
-    if request.tools or request.format is not None or request.thinking:
-        raise NotSupported("tools, formats and thinking are not supported yet")
-    return {
-        **body,
-        "messages": [_message(message) for message in request.messages],
-        "stream_options": {"include_usage": True},
-    }
+        return {**body, **_text_to_continue(request, media_marker)}
+    return {**body, **conversation(request), "stream_options": {"include_usage": True}}
+
+
+def conversation(request: ChatRequest) -> dict[str, Any]:
+    """What of a chat's body makes its prompt."""
+    body: dict[str, Any] = {"messages": [_message(message) for message in request.messages]}
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tool_choice"] = request.tool_choice.mode
+        if request.parallel_tool_calls is not None:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
+    if request.format is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"schema": _schema(request.format)}}
+    if request.messages and request.messages[-1].role == "assistant":
+        # An engine that only guesses that this turn is to be continued repeats it before its answer.
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+    return body | _thinking(request)
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
     given = {wire: getattr(sampling, name) for name, wire in _NAMES.items()}
-    return {name: value for name, value in given.items() if value is not None}
+    body = {name: value for name, value in given.items() if value is not None}
+    if sampling.logprobs:
+        # OpenAI's own fields are refused beside tools; and 0 others would give none at all.
+        body["n_probs"] = max(sampling.top_logprobs or 0, 1)
+    return body
+
+
+def _thinking(request: ChatRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    if request.thinking is not None:
+        body["chat_template_kwargs"] = {"enable_thinking": bool(request.thinking)}
+    if isinstance(request.thinking, str):
+        body["chat_template_kwargs"]["reasoning_effort"] = request.thinking
+    if request.thinking_budget is not None:
+        body["thinking_budget_tokens"] = request.thinking_budget
+    return body
+
+
+def _text_to_continue(request: CompletionRequest, media_marker: str) -> dict[str, Any]:
+    prompt: object = request.prompt if isinstance(request.prompt, str) else [*request.prompt]
+    body: dict[str, Any] = {"prompt": prompt}
+    if request.suffix is not None:
+        if not isinstance(prompt, str) or request.images:
+            raise InvalidRequest("with a suffix the prompt must be text, without images")
+        body = {"input_prefix": prompt, "input_suffix": request.suffix}
+    elif request.images:
+        if not isinstance(prompt, str):
+            raise InvalidRequest("with images the prompt must be text")
+        media = [part.data for part in request.images]
+        body["prompt"] = {"prompt_string": media_marker * len(media) + prompt, "multimodal_data": media}
+    if request.format is not None:
+        body["json_schema"] = _schema(request.format)
+    return body
+
+
+def _schema(wanted: JsonFormat) -> Mapping[str, Any] | bool:
+    """The engine takes an empty schema for "any object", which it is not."""
+    if wanted.schema is None:
+        return _ANY_OBJECT
+    return wanted.schema if wanted.schema not in (True, {}) else _ANY_VALUE
+
+
+# ---- messages
 
 
 def _message(message: Message) -> dict[str, Any]:
-    if any(not isinstance(part, Text) for part in message.parts) or message.tool_calls:
-        raise NotSupported("images, audio and tool calls are not supported yet")
-    return {"role": message.role, "content": message.text}
+    body: dict[str, Any] = {"role": message.role, "content": _content(message)}
+    if message.thinking:
+        body["reasoning_content"] = message.thinking
+    if message.tool_calls:
+        body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        body["name"] = message.name
+    return body
 
 
-# ---- the answer
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """Parts only where there is more than text: many templates know nothing else."""
+    if all(isinstance(part, Text) for part in message.parts):
+        return message.text
+    return [_part(part) for part in message.parts]
 
 
-# An event that holds a piece of text and nothing else, as nearly all do, the way llama-server writes it.
-_PLAIN_TEXT = re.compile(
-    rb'data: \{"choices":\[\{"finish_reason":null,"index":0,"delta":\{"content":"([^"\\\x00-\x1f]+)"\}\}\],'
-    rb'"created":\d+,"id":"[^"\\]*","model":"[^"\\]*","system_fingerprint":"[^"\\]*","object":"chat\.completion\.chunk"\}\n\n'
-)
+def _part(part: Part) -> dict[str, Any]:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text}
+        case Image():
+            return {"type": "image_url", "image_url": {"url": f"data:{part.mime};base64,{part.data}"}}
+        case Audio():
+            return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
 
 
-def plain_texts(body: bytes) -> tuple[list[Piece], bytes]:
-    """The pieces of text that a part of an event stream begins with, and the rest of it.
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
 
-    A short way, several times as fast as decoding the event and its JSON. Where an event differs in anything, an
-    escape in its text too, this stops, and the long way reads it.
-    """
-    pieces: list[Piece] = []
-    end = 0
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _arguments(call.arguments)}
+    return {"type": "function", "id": call.id, "function": function}
+
+
+def _arguments(text: str) -> str:
+    """The text, if it is a JSON object. Some templates make the engine fail at anything else, on every later turn."""
     try:
-        while end < len(body) and (plain := _PLAIN_TEXT.match(body, end)):
-            pieces.append(TextDelta(plain[1].decode()))
-            end = plain.end()
-    except UnicodeDecodeError:
-        pass  # the long way says what is wrong
-    return pieces, body[end:]
-
-
-class AnswerReader:
-    """Reads the chunks of one streamed answer, of either route."""
-
-    def __init__(self) -> None:
-        self._reason: FinishReason | None = None
-        self._stop_sequence: str | None = None
-        self._usage = Usage()
-        self._timings = Timings()
-        self.complete = False  # the engine has said that nothing more comes
-
-    def read(self, data: bytes) -> Sequence[Piece]:
-        """What one `data:` value of the engine brings. Raises EngineFailed, InvalidRequest or PromptTooLong."""
-        if data == b"[DONE]":
-            self.complete = True
-            return ()
-        chunk = parse_object(data)
-        if "error" in chunk:
-            raise error_from(chunk["error"], 500)
-        self._counts(chunk)
-        if "choices" in chunk:
-            return self._chat(chunk)
-        return self._completion(chunk)
-
-    def end(self) -> Done:
-        """The end of the answer, when nothing more comes. Raises EngineFailed when it is not whole."""
-        if self._reason is None:
-            raise EngineFailed("the engine stopped in the middle of the answer")
-        return Done(self._reason, self._usage, self._timings, self._stop_sequence)
-
-    def _chat(self, chunk: Mapping[str, Any]) -> list[Piece]:
-        pieces: list[Piece] = []
-        if isinstance(progress := chunk.get("prompt_progress"), dict):
-            pieces.append(_progress(progress))
-        for choice in _objects(chunk.get("choices")):
-            delta = _object(choice.get("delta"))
-            if text := _text(delta, "reasoning_content"):
-                pieces.append(ThinkingDelta(text))
-            if text := _text(delta, "content"):
-                pieces.append(TextDelta(text))
-            pieces.extend(_tool_call(call) for call in _objects(delta.get("tool_calls")))
-            if reason := choice.get("finish_reason"):
-                self._reason = _finish_reason(str(reason))
-        return pieces
-
-    def _completion(self, chunk: Mapping[str, Any]) -> list[Piece]:
-        pieces: list[Piece] = []
-        if isinstance(progress := chunk.get("prompt_progress"), dict):
-            pieces.append(_progress(progress))
-        if text := _text(chunk, "content"):
-            pieces.append(TextDelta(text))
-        if chunk.get("stop") is True:
-            limit = chunk.get("stop_type") == "limit"
-            self._reason = FinishReason.LENGTH if limit else FinishReason.STOP
-            self._stop_sequence = _text(chunk, "stopping_word") or None
-            self.complete = True
-        return pieces
-
-    def _counts(self, chunk: Mapping[str, Any]) -> None:
-        if isinstance(verbose := chunk.get("__verbose"), dict):
-            self._stop_sequence = _text(verbose, "stopping_word") or None
-        if isinstance(timings := chunk.get("timings"), dict):
-            cached, prompt = _count(timings, "cache_n"), _count(timings, "prompt_n")
-            self._usage = Usage(cached + prompt, cached, _count(timings, "predicted_n"))
-            self._timings = Timings(
-                prompt=_milliseconds(timings, "prompt_ms"), generation=_milliseconds(timings, "predicted_ms")
-            )
-        elif isinstance(usage := chunk.get("usage"), dict):
-            details = _object(usage.get("prompt_tokens_details"))
-            self._usage = Usage(
-                _count(usage, "prompt_tokens"),
-                _count(details, "cached_tokens"),
-                _count(usage, "completion_tokens"),
-            )
-
-
-def parse_object(data: bytes) -> dict[str, Any]:
-    """A JSON object that the engine sent. Raises EngineFailed."""
-    try:
-        value = json.loads(data)
+        value = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict):
-        raise EngineFailed("the engine sent something that is not a JSON object")
-    return value
-
-
-def error_from(error: object, status: int) -> MgrError:
-    """The error that the engine's error object means. `status` is the HTTP status it came with."""
-    fields = _object(error)
-    message = without_paths(_text(fields, "message") or "no reason given")
-    if fields.get("type") == "exceed_context_size_error":
-        return PromptTooLong(_count(fields, "n_prompt_tokens"), _count(fields, "n_ctx"))
-    code = fields.get("code", status)
-    if isinstance(code, int) and 400 <= code < 500 and code not in (401, 403, 404):
-        return InvalidRequest(f"the engine refused the request: {message}")
-    return EngineFailed(f"the engine failed: {message}")
-
-
-def _progress(progress: Mapping[str, Any]) -> Progress:
-    return Progress(_count(progress, "processed"), _count(progress, "total"), _count(progress, "cache"))
-
-
-def _tool_call(call: Mapping[str, Any]) -> ToolCallDelta:
-    function = _object(call.get("function"))
-    return ToolCallDelta(
-        _count(call, "index"),
-        _text(function, "arguments"),
-        _text(call, "id") or None,
-        _text(function, "name") or None,
-    )
-
-
-def _finish_reason(text: str) -> FinishReason:
-    return FinishReason(text) if text in {*FinishReason} else FinishReason.STOP
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(values: Mapping[str, Any], name: str) -> str:
-    """A text that can be encoded: a lone surrogate, which JSON can write, becomes a question mark."""
-    value = values.get(name)
-    if not isinstance(value, str):
-        return ""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()
-
-
-def _count(values: Mapping[str, Any], name: str) -> int:
-    value = values.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def _milliseconds(values: Mapping[str, Any], name: str) -> float:
-    value = values.get(name)
-    return value / 1000 if isinstance(value, int | float) and 0 < value < math.inf else 0.0
+    if value == {}:
+        return "{}"
+    return text if isinstance(value, dict) else json.dumps({"raw": text})

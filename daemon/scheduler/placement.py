@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from daemon.chat import LoadOptions
 from daemon.runner.launch import Launch
-from daemon.scheduler.queue import Weights
+from daemon.scheduler.queue import Purpose, Weights
 
 AUTO_WINDOW = 4096
 AUTO_SLOTS = 2
@@ -32,4 +32,10 @@ def place(weights: Weights, window: int | None, options: LoadOptions, defaults: 
         threads=options.threads,
         main_gpu=options.main_gpu,
         mmap=options.mmap,
+        template=weights.template,
+        projector=weights.projector,
+        adapters=weights.adapters,
+        embedding=weights.purpose is Purpose.EMBED,
+        pooling=weights.pooling,
+        reranking=weights.purpose is Purpose.RERANK,
     )

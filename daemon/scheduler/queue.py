@@ -20,16 +20,34 @@ from daemon.errors import Busy, MgrError
 from daemon.scheduler import eviction
 
 
+class Purpose(StrEnum):
+    """What an engine is started for: it cannot do two of these at once."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    RERANK = "rerank"
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What must be known of a model to run it. `key` is the digest of its file, so that two names of one file share
-    an engine; `trained_window` is in tokens, 0 when the file does not say."""
+    """What must be known of a model to run it. `model` stands for its files, so that two names of the same files
+    share an engine; `trained_window` is in tokens, 0 when the file does not say. `template` is a chat template that
+    is used instead of the file's own; `pooling` makes one vector of a model that was not made for embeddings."""
 
-    key: str
+    model: str
     path: Path
     name: str
     trained_window: int = 0
     size: int = 0
+    template: Path | None = None
+    projector: Path | None = None
+    adapters: tuple[Path, ...] = ()
+    purpose: Purpose = Purpose.GENERATE
+    pooling: str | None = None
+
+    @property
+    def key(self) -> str:
+        return self.model if self.purpose is Purpose.GENERATE else f"{self.model}:{self.purpose}"
 
     def clamp(self, window: int) -> int:
         """A window that the model was trained for."""

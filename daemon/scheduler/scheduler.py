@@ -125,14 +125,14 @@ class Scheduler:
         finally:
             lease.release()
 
-    def unload(self, key: str) -> None:
-        """The model goes now if it is idle, else when its last request has ended."""
-        entry = self._state.loaded.get(key)
-        if entry is not None:
-            entry.keep_alive = 0.0
-            if entry.expires_at is not None:
-                entry.expires_at = self._clock()
-            self._decide()
+    def unload(self, model: str) -> None:
+        """The engines of a model (`Weights.model`) go now if they are idle, else when their last request has ended."""
+        for key, entry in self._state.loaded.items():
+            if self._handles[key].weights.model == model:
+                entry.keep_alive = 0.0
+                if entry.expires_at is not None:
+                    entry.expires_at = self._clock()
+        self._decide()
 
     def snapshot(self) -> Snapshot:
         """What `ps`, metrics and tests see."""

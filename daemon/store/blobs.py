@@ -45,6 +45,8 @@ class WrongSize(ContentMismatch):
 class WrongDigest(ContentMismatch):
     def __init__(self, expected: "Digest", got: "Digest") -> None:
         super().__init__(f"digest mismatch: expected {expected}, got {got}; the source delivers another file")
+        self.expected = expected
+        self.got = got
 
 
 class NoSpace(StorageFailed):

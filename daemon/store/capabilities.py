@@ -15,9 +15,13 @@ _INSERT_TOKENS = (
 
 
 def capabilities(
-    summary: Summary, projectors: Iterable[Summary] = (), claimed: Iterable[str] = ()
+    summary: Summary,
+    projectors: Iterable[Summary] = (),
+    claimed: Iterable[str] = (),
+    template: str | None = None,
 ) -> tuple[str, ...]:
-    """Distinct words, in a fixed order. `claimed` are those that the model's config names."""
+    """Distinct words, in a fixed order. `claimed` are those that the model's config names; `template` is the Jinja
+    that goes before the one in the header."""
     found = [*claimed]
     has = summary.metadata.__contains__
     found.append("embedding" if has(summary.key("pooling_type")) else "completion")
@@ -25,7 +29,7 @@ def capabilities(
         found.append("vision")
     if has(summary.key("audio.block_count")):
         found.append("audio")
-    template = summary.chat_template or ""
+    template = summary.chat_template or "" if template is None else template
     if "tools" in template or "tool_call" in template:
         found.append("tools")
     if any(all(map(has, keys)) for keys in _INSERT_TOKENS):

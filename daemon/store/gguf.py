@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from daemon.errors import BadModel
 from daemon.store.files import open_regular, storage_failed
@@ -26,6 +26,7 @@ MAX_TENSORS = 65_536
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 64 * 1024
 MAX_KEPT_ARRAY = 1024
+MAX_SHOWN_ELEMENTS = 4 * 1024 * 1024
 DEFAULT_ALIGNMENT = 32
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
@@ -60,6 +61,18 @@ def read_summary(path: Path) -> Summary:
         os.close(fd)
 
 
+def read_arrays(path: Path) -> dict[str, list[Any]]:
+    """The arrays in the header of the model file at `path`, which may be long; those beyond MAX_SHOWN_ELEMENTS in all
+    are left out. Raises BadModel, StorageFailed."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            fd = file.fileno()
+            reader = _Reader(lambda count, offset: os.pread(fd, count, offset), os.fstat(fd).st_size)
+            return _arrays(reader)
+    except OSError as error:
+        raise storage_failed(error, "read a model file") from error
+
+
 def parse(read_at: ReadAt, size: int) -> Summary:
     """The header of a file of `size` bytes; `read_at(count, offset)` gives bytes of it. Raises BadModel."""
     reader = _Reader(read_at, size)
@@ -72,7 +85,7 @@ def parse(read_at: ReadAt, size: int) -> Summary:
             raise BadModel(
                 f"the GGUF header has the metadata key {key!r} twice" if key else "a GGUF key is empty"
             )
-        value, count = _value(reader, key)
+        value, count = _value(reader, key, reader.u32())
         if value is None:
             array_counts[key] = count
         else:
@@ -120,9 +133,35 @@ def _not_gguf(start: bytes) -> str:
     return "the file is not GGUF; only models in the GGUF format are supported"
 
 
-def _value(reader: "_Reader", key: str) -> tuple[Value | None, int]:
+def _arrays(reader: "_Reader") -> dict[str, list[Any]]:
+    _, key_count = _preamble(reader)
+    arrays: dict[str, list[Any]] = {}
+    left = MAX_SHOWN_ELEMENTS
+    for _ in range(key_count):
+        key, kind = reader.string(MAX_KEY, "a metadata key"), reader.u32()
+        if kind != _ARRAY or (count := reader.peek_array()[1]) > left:
+            _value(reader, key, kind)
+            continue
+        left -= count
+        arrays[key] = _elements(reader, key)
+    return arrays
+
+
+def _elements(reader: "_Reader", key: str) -> list[Any]:
+    """All elements of an array."""
+    element, count = reader.u32(), reader.u64()
+    if element == _STRING:
+        reader.check(count, 8, key)
+        return [reader.string(MAX_STRING, f"a string of {key!r}") for _ in range(count)]
+    if element not in _SCALARS:
+        raise _unsupported(key, element)
+    form = _SCALARS[element]
+    reader.check(count, form.size, key)
+    return [*struct.unpack(f"<{count}{form.format[1]}", reader.take(count * form.size))]
+
+
+def _value(reader: "_Reader", key: str, kind: int) -> tuple[Value | None, int]:
     """A scalar or small array, or None and the number of elements of an array that is not kept."""
-    kind = reader.u32()
     if kind == _STRING:
         limit = MAX_TEMPLATE if key == _TEMPLATE_KEY else MAX_STRING
         return reader.string(limit, f"the value of {key!r}"), 0
@@ -130,19 +169,22 @@ def _value(reader: "_Reader", key: str) -> tuple[Value | None, int]:
         return reader.scalar(_SCALARS[kind]), 0
     if kind != _ARRAY:
         raise BadModel(f"the metadata key {key!r} has the unknown type {kind}")
-    element, count = reader.u32(), reader.u64()
+    element, count = reader.peek_array()
+    if element in _SCALARS and element not in _FLOATS and count <= MAX_KEPT_ARRAY:
+        return tuple(_elements(reader, key)), count
+    reader.skip(12)
     if element == _STRING:
         reader.skip_strings(count, key)
-        return None, count
-    if element not in _SCALARS:
-        raise BadModel(f"the array {key!r} has elements of type {element}, which is not supported")
-    form = _SCALARS[element]
-    reader.check(count, form.size, key)
-    if element in _FLOATS or count > MAX_KEPT_ARRAY:
-        reader.skip(count * form.size)
-        return None, count
-    numbers = struct.unpack(f"<{count}{form.format[1]}", reader.take(count * form.size))
-    return tuple(numbers), count
+    elif element in _SCALARS:
+        reader.check(count, _SCALARS[element].size, key)
+        reader.skip(count * _SCALARS[element].size)
+    else:
+        raise _unsupported(key, element)
+    return None, count
+
+
+def _unsupported(key: str, element: int) -> BadModel:
+    return BadModel(f"the array {key!r} has elements of type {element}, which is not supported")
 
 
 def _alignment(metadata: dict[str, Value]) -> int:
@@ -219,8 +261,16 @@ class _Reader:
         return self._start + self._at
 
     def peek(self, count: int) -> bytes:
-        self._fill(min(count, self.size))
-        return self._buffer[:count]
+        """Up to `count` bytes from the position on; fewer at the end of the file."""
+        self._fill(min(count, self.size - self.offset))
+        return self._buffer[self._at : self._at + count]
+
+    def peek_array(self) -> tuple[int, int]:
+        """The type of the elements of an array, and how many they are."""
+        start = self.peek(12)
+        if len(start) < 12:
+            raise BadModel(self.TRUNCATED)
+        return _U32.unpack_from(start)[0], _U64.unpack_from(start, 4)[0]
 
     def take(self, count: int) -> bytes:
         self._fill(count)

@@ -36,11 +36,13 @@ class BadManifest(BadModel):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`kind` is what follows LAYER_TYPE ("model", "template", ...), or the whole media type of another family."""
+    """`kind` is what follows LAYER_TYPE ("model", "template", ...), or the whole media type of another family;
+    `origin` is the name of the model that it was taken from."""
 
     kind: str
     digest: Digest
     size: int
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class Manifest:
 
 def encode(config: Layer, layers: tuple[Layer, ...]) -> bytes:
     def entry(layer: Layer, media_type: str) -> dict[str, Any]:
-        return {"mediaType": media_type, "digest": str(layer.digest), "size": layer.size}
+        value = {"mediaType": media_type, "digest": str(layer.digest), "size": layer.size}
+        return {**value, "from": layer.origin} if layer.origin else value
 
     manifest = {
         "schemaVersion": 2,
@@ -112,8 +115,14 @@ def _layer(value: object) -> Layer:
         raise ValueError("a layer has no media type or no digest")
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 2**63:
         raise ValueError("a layer has no valid size")
+    origin = value.get("from")
     with suppress(InvalidRequest):
-        return Layer(media_type.removeprefix(LAYER_TYPE), Digest.parse(digest), size)
+        return Layer(
+            media_type.removeprefix(LAYER_TYPE),
+            Digest.parse(digest),
+            size,
+            origin if isinstance(origin, str) else "",
+        )
     raise ValueError("a layer's digest is not a sha256")
 
 
@@ -148,16 +157,20 @@ class Manifests:
 
     def read(self, name: ModelName) -> Manifest:
         """The manifest under exactly this name. Raises BadManifest."""
-        try:
-            path = self.path(name)
-            data, mtime = read_regular(path, MAX_MANIFEST), path.lstat().st_mtime
-        except OSError as error:
-            raise BadManifest(name, error.strerror or "it cannot be read") from error
+        data, mtime = self.data(name)
         try:
             config, layers = decode(data)
         except ValueError as error:
             raise BadManifest(name, str(error)) from error
         return Manifest(name, Digest.of(data), datetime.fromtimestamp(mtime, UTC), config, layers)
+
+    def data(self, name: ModelName) -> tuple[bytes, float]:
+        """The file itself, and when it was modified, in seconds since 1970. Raises BadManifest."""
+        try:
+            path = self.path(name)
+            return read_regular(path, MAX_MANIFEST), path.lstat().st_mtime
+        except OSError as error:
+            raise BadManifest(name, error.strerror or "it cannot be read") from error
 
     def readable(self) -> list[Manifest]:
         """All that can be read; each of the others is named once in the log."""

@@ -10,10 +10,8 @@ import logging
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,12 +19,15 @@ from daemon.errors import BadModel, Conflict, Forbidden, Misconfigured, ModelNot
 from daemon.names import DEFAULT_TAG, ModelName
 from daemon.store.blobs import Blobs, Digest
 from daemon.store.capabilities import capabilities
+from daemon.store.config import claimed_capabilities, config_of, human_number
 from daemon.store.files import storage_failed
 from daemon.store.ledger import Ledger
 from daemon.store.lock import StoreLock, StoreLocked
 from daemon.store.manifests import BadManifest, Layer, Manifest, Manifests, encode
+from daemon.store.model import Model
 from daemon.store.summaries import Summaries
 from daemon.store.summary import Summary
+from daemon.store.templates import is_jinja
 
 __all__ = ["AmbiguousTag", "Model", "Store", "StoreLocked", "human_number"]
 
@@ -44,27 +45,6 @@ class AmbiguousTag(ModelNotFound):
         self.args = (self.message,)
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model that can be used. `digest` is the manifest's sha256 in hex; `size` in bytes, of all its blobs."""
-
-    name: ModelName
-    digest: str
-    size: int
-    modified_at: datetime
-    path: Path
-    model_digest: Digest
-    projectors: tuple[Path, ...]
-    summary: Summary
-    config: Mapping[str, Any]
-    system: str | None
-    template: str | None
-    params: Mapping[str, Any]
-    messages: tuple[Mapping[str, Any], ...]
-    licenses: tuple[str, ...]
-    capabilities: tuple[str, ...]
-
-
 class Store:
     """One store. Calls do blocking disk I/O and may come from any thread."""
 
@@ -76,7 +56,7 @@ class Store:
         self._mutex = threading.RLock()
         self._holding = threading.Lock()
         self._held: Counter[Digest] = Counter()
-        self._models: dict[ModelName, tuple[Digest, datetime, Model]] = {}
+        self._models: dict[ModelName, tuple[Manifest, Model]] = {}
         self.blobs = Blobs(root, self._ledger)
         self._summaries = Summaries(root, self.blobs)
 
@@ -162,13 +142,39 @@ class Store:
             size = self.blobs.size(model)
             if size is None:
                 raise StorageFailed(f"the model file of '{name}' was removed meanwhile; pull it again")
-            old = self._blobs_of(name)
-            config = json.dumps(_config(summary), separators=(",", ":")).encode()
-            manifest = encode(Layer("config", self._put(config), len(config)), (Layer("model", model, size),))
-            self._manifests.write(name, manifest)
-            self._record(name)
-            self._collect(old)
-            return self._model(self._manifests.read(name))
+            return self._define(name, (Layer("model", model, size),), config_of(summary))
+
+    def manifest(self, name: ModelName) -> Manifest:
+        """What is stored under exactly this name. Raises BadManifest."""
+        return self._manifests.read(name)
+
+    def replaceable(self, name: ModelName) -> ModelName:
+        """The stored form of `name`, if mgr may give it to anything. Raises Forbidden."""
+        with self._mutex:
+            stored = self._manifests.find(name)
+            if stored is not None:
+                self._require_own(stored)
+            return stored or name
+
+    def define(self, name: ModelName, layers: Sequence[Layer], config: Mapping[str, Any]) -> Model:
+        """Makes `name` mean these layers, whatever it meant before; the caller holds their blobs.
+
+        Raises BadModel, StorageFailed, Forbidden.
+        """
+        with self._mutex:
+            return self._define(self.replaceable(name), layers, config)
+
+    def copy(self, source: str, destination: ModelName) -> Model:
+        """Gives a model one more name, whatever that meant before.
+
+        Raises BadName, ModelNotFound, BadModel, StorageFailed, Forbidden.
+        """
+        with self._mutex:
+            stored = self._lookup(source)
+            if destination.key == stored.key:
+                return self._model(self._manifests.read(stored))
+            self._model(self._manifests.read(stored))  # a broken one is not spread
+            return self._write(self.replaceable(destination), self._manifests.data(stored)[0])
 
     def remove(self, text: str) -> ModelName:
         """Deletes a model's manifest, then those of its blobs that nothing else needs and mgr wrote itself.
@@ -231,10 +237,10 @@ class Store:
         if not self.blobs.has(layers[0].digest, layers[0].size):
             raise BadManifest(manifest.name, "its model file is missing or incomplete; pull it again")
         known = self._models.get(manifest.name)
-        if known and known[:2] == (manifest.digest, manifest.modified_at):
-            return known[2]
+        if known and known[0] == manifest:
+            return known[1]
         model = self._read(manifest, layers[0].digest)
-        self._models[manifest.name] = (manifest.digest, manifest.modified_at, model)
+        self._models[manifest.name] = (manifest, model)
         return model
 
     def _read(self, manifest: Manifest, digest: Digest) -> Model:
@@ -244,7 +250,9 @@ class Store:
         params: dict[str, Any] = {}
         for layer in manifest.of_kind("params"):
             params |= _as_object(manifest, self.blobs.read(layer.digest, MAX_TEXT_LAYER))
-        templates = self._texts(manifest, "template") or self._texts(manifest, "prompt")
+        template, jinja = self._template(manifest)
+        heads = tuple(map(self.summary, projectors))
+        words = capabilities(summary, heads, claimed_capabilities(config), template if jinja else None)
         return Model(
             name=manifest.name,
             digest=manifest.digest.hex,
@@ -252,16 +260,27 @@ class Store:
             modified_at=manifest.modified_at,
             path=self.blobs.path(digest),
             model_digest=digest,
-            projectors=tuple(self.blobs.path(projector) for projector in projectors),
+            projectors=tuple(map(self.blobs.path, projectors)),
             summary=summary,
             config=config,
             system=next(iter(self._texts(manifest, "system")), None),
-            template=next(iter(templates), None),
+            template=template,
             params=params,
             messages=tuple(self._messages(manifest)),
             licenses=self._texts(manifest, "license"),
-            capabilities=capabilities(summary, map(self.summary, projectors), _claimed(config)),
+            capabilities=words,
+            adapters=tuple(self.blobs.path(layer.digest) for layer in manifest.of_kind("adapter")),
+            jinja_template=jinja,
+            projector_heads=heads,
+            parent=manifest.of_kind("model")[0].origin,
         )
+
+    def _template(self, manifest: Manifest) -> tuple[str | None, Path | None]:
+        """The model's template, and the file of it if that is Jinja. "prompt" is what Ollama once called it."""
+        for layer in (*manifest.of_kind("template"), *manifest.of_kind("prompt")):
+            text = self.blobs.read(layer.digest, MAX_TEXT_LAYER).decode("utf-8", "replace")
+            return text, self.blobs.path(layer.digest) if is_jinja(text) else None
+        return None, None
 
     def _texts(self, manifest: Manifest, kind: str) -> tuple[str, ...]:
         return tuple(
@@ -304,6 +323,17 @@ class Store:
         except OSError as error:
             raise storage_failed(error, f"record the model '{name}'") from error
 
+    def _define(self, name: ModelName, layers: Sequence[Layer], config: Mapping[str, Any]) -> Model:
+        data = json.dumps(config, separators=(",", ":")).encode()
+        return self._write(name, encode(Layer("config", self._put(data), len(data)), tuple(layers)))
+
+    def _write(self, name: ModelName, manifest: bytes) -> Model:
+        old = self._blobs_of(name)
+        self._manifests.write(name, manifest)
+        self._record(name)
+        self._collect(old)
+        return self._model(self._manifests.read(name))
+
     def _put(self, data: bytes) -> Digest:
         digest = Digest.of(data)
         return digest if self.blobs.has(digest, len(data)) else self.blobs.put(data)
@@ -329,33 +359,6 @@ class Store:
                 self._summaries.delete(digest)
 
 
-# ---- config
-
-
-def _config(summary: Summary) -> dict[str, Any]:
-    """The config blob, with Ollama's keys. Raises BadModel when the metadata is hostile."""
-    config: dict[str, Any] = {
-        "model_format": "gguf",
-        "model_family": summary.architecture,
-        "model_families": [summary.architecture],
-        "model_type": human_number(summary.parameter_count),
-        "file_type": summary.file_type,
-        "context_length": summary.context_length,
-        "embedding_length": summary.embedding_length,
-        "architecture": "amd64",
-        "os": "linux",
-    }
-    return {key: value for key, value in config.items() if value is not None}
-
-
-def human_number(count: int) -> str:
-    """A number of parameters as Ollama writes it: "134.52M", "8.0B", "7B"."""
-    for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
-        if count >= unit:
-            return f"{count / unit:.{0 if count % unit == 0 else digits}f}{letter}"
-    return str(count)
-
-
 def _as_object(manifest: Manifest, data: bytes) -> dict[str, Any]:
     value = _json(manifest, data)
     if not isinstance(value, dict):
@@ -368,8 +371,3 @@ def _json(manifest: Manifest, data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         raise BadManifest(manifest.name, "its config, parameters or messages are not JSON") from None
-
-
-def _claimed(config: Mapping[str, Any]) -> tuple[str, ...]:
-    value = config.get("capabilities")
-    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()

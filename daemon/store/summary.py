@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -88,13 +88,17 @@ class Summary:
             raise BadModel(f"the model's {key[:100]} is not a whole number between 1 and {_MAX_NUMBER}")
         return value
 
-    def model_info(self) -> dict[str, Any]:
-        """Metadata as /api/show answers it: legal JSON, arrays as null. Source: Ollama's API documentation."""
+    def model_info(self, arrays: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Any]:
+        """Metadata as /api/show answers it: legal JSON, arrays that are not among `arrays` as null.
+
+        Source: Ollama's API documentation.
+        """
         hidden = {"general.name", "tokenizer.chat_template"}
         info: dict[str, Any] = {
             key: _plain(value) for key, value in self.metadata.items() if key not in hidden
         }
         info.update(dict.fromkeys(self.array_counts))
+        info.update({key: [_plain(item) for item in items] for key, items in (arrays or {}).items()})
         info["general.parameter_count"] = self.parameter_count
         return dict(sorted(info.items()))
 

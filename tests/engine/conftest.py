@@ -6,6 +6,7 @@ with the system's separator between them; a test's id begins with the engine's n
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -22,12 +23,19 @@ import pytest
 
 from daemon.runner import embedded
 from daemon.store.models import Store
+from tests.engine.matrix import table
 from tests.fakes.daemon import GUARD_SECONDS, DaemonProcess
+
+# Checks of the matrix are written in modules of their own.
+pytest.register_assert_rewrite(
+    *(f"tests.engine.matrix.{name}" for name in ("cells", "features", "openai_api", "responses_api"))
+)
 
 MakeEngineDaemon = Callable[..., DaemonProcess]
 
 # Nothing listens on the discard port: the hub is out of reach at once, and the package is the next source.
 NO_HUB = "http://127.0.0.1:9"
+_RELEASE = re.compile(r"release: id +\d+ \| task \d+ \| stop processing: n_tokens = (\d+)")
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.engine)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The matrix of clients and features, when its tests ran."""
+    results = {
+        value: outcome
+        for outcome in ("passed", "skipped", "failed", "error")
+        for report in terminalreporter.stats.get(outcome, ())
+        for name, value in getattr(report, "user_properties", ())
+        if name == "matrix"
+    }
+    if results:
+        terminalreporter.section("clients x features")
+        for line in table.lines(results):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session", params=_real_engines(), ids=lambda engine: engine.name)
@@ -127,11 +150,16 @@ def daemon(
     daemon.stop()
 
 
+def releases(daemon: DaemonProcess) -> list[int]:
+    """Tokens in the slot at each release that the engine's own log shows."""
+    return [int(tokens) for tokens in _RELEASE.findall(daemon.log_text())]
+
+
 class DirectEngine:
     """The engine without mgr: the same program with the same numbers, asked over its own socket."""
 
     def __init__(self, engine: RealEngine, model: Path) -> None:
-        self._answers: dict[str, str] = {}
+        self._answers: dict[tuple[str, str], Any] = {}
         self._folder = tempfile.mkdtemp(prefix="mgr-t-")
         self._socket = Path(self._folder) / "e.sock"
         self._process = subprocess.Popen(
@@ -157,13 +185,16 @@ class DirectEngine:
                 return False
         return self._client.get("/health").status_code == 200
 
-    def chat(self, **body: Any) -> str:
-        """The answer's text; the same question is asked once."""
-        question = json.dumps(body)
+    def ask(self, path: str, **body: Any) -> Any:
+        """The engine's reply; the same question is asked once."""
+        question = (path, json.dumps(body))
         if question not in self._answers:
-            reply = self._client.post("/v1/chat/completions", content=question).raise_for_status().json()
-            self._answers[question] = str(reply["choices"][0]["message"]["content"])
+            self._answers[question] = self._client.post(path, content=question[1]).raise_for_status().json()
         return self._answers[question]
+
+    def chat(self, **body: Any) -> str:
+        """The answer's text."""
+        return str(self.ask("/v1/chat/completions", **body)["choices"][0]["message"]["content"])
 
     def close(self) -> None:
         self._client.close()

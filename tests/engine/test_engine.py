@@ -14,21 +14,15 @@ import httpx
 import psutil
 import pytest
 
-from tests.engine.conftest import NO_HUB, DirectEngine, MakeEngineDaemon, RealEngine
+from tests.engine.conftest import NO_HUB, DirectEngine, MakeEngineDaemon, RealEngine, releases
 from tests.fakes.daemon import DaemonProcess, eventually
 from tests.fakes.dialects import STREAMS, WAYS, Way, way_id
 
 MODEL, OTHER = "smollm2", "other"
 PREFILL = "processing task"  # what the engine logs when it begins with a prompt
-_RELEASE = re.compile(r"release: id +\d+ \| task (\d+) \| stop processing: n_tokens = (\d+)")
 # Greedy, SmolLM2 was seen to go on for more than 3,000 tokens.
 ENDLESS = "Write a very long story."
 LONG_PROMPT = "Please read this list of words and then tell me the last one: " + "alpha beta gamma " * 1200
-
-
-def releases(daemon: DaemonProcess) -> list[int]:
-    """Tokens in the slot at each release that the engine's own log shows."""
-    return [int(match[2]) for match in _RELEASE.finditer(daemon.log_text())]
 
 
 def in_use(daemon: DaemonProcess) -> list[int]:

@@ -6,19 +6,27 @@
 SCRIPT.json is `{"log": FILE, "default": {...}, "models": {ALIAS: {...}}}` and is read at each start. A behaviour has
 the keys of `Behaviour`. Conditions are files: while the file exists, the engine waits. So a test decides by making
 and removing files, never by sleeping. Everything that happens is one JSON object a line in `log`.
+
+Its tokens are words with the space before them, its vectors are made of a text's words.
 """
 
 import argparse
 import asyncio
+import base64
 import contextlib
+import hashlib
 import json
+import math
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 POLL_SECONDS = 0.01
 
@@ -38,12 +46,25 @@ class Behaviour:
     chatty_load: bool = False  # prints a line every now and then while it loads
     ignore_term: bool = False
     fork: bool = False  # leaves a grandchild that holds the output open
+    thinking: list[str] = field(default_factory=list)  # pieces of reasoning, before the tokens
     tokens: list[str] = field(default_factory=lambda: ["Hello", ",", " world", "!"])
     repeat: int = 1  # the tokens so many times
+    # Deltas of chat after the tokens, such as {"tool_calls": [{"index": 0, "id": ..., "function": {...}}]}
+    deltas: list[dict[str, Any]] = field(default_factory=list)
+    # The whole stream, instead of all that: texts are sent as the data of an event as they are, objects as JSON.
+    events: list[Any] | None = None
+    packets: str = "events"  # what is written at once: each of the "events", all in "one", or single "bytes"
     die_after: int | None = None  # is gone after so many tokens
     refuse: dict[str, Any] | None = None  # an error object with a code, instead of an answer
     reason: str = "stop"
+    stopping_word: str = ""  # the stop sequence that hit
     prompt_tokens: int = 7
+    count_words: bool = (
+        False  # the prompt has the tokens of its text instead, and those beyond the window are refused
+    )
+    echo: bool = False  # repeats a prefilled turn of the assistant, as old engines do
+    infill: bool = True
+    props: dict[str, Any] = field(default_factory=dict)  # over what /props says
 
 
 class Log:
@@ -61,11 +82,61 @@ async def while_exists(path: str) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
+class Words:
+    """The tokenizer: a token is a word with the space before it. Ids are given in the order of appearance."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def tokens(self, text: str) -> list[int]:
+        words = re.findall(r"\s*\S+|\s+", text)
+        return [self._ids.setdefault(word, len(self._ids)) for word in words]
+
+    def text(self, tokens: list[int]) -> str:
+        words = [*self._ids]
+        return "".join(words[token] for token in tokens)
+
+
+def rendered(request: dict[str, Any]) -> str:
+    """The chat template."""
+    turns = [f"{message['role']}: {content_text(message.get('content'))}" for message in request["messages"]]
+    if request["messages"] and request["messages"][-1]["role"] != "assistant":
+        turns.append("assistant:")
+    tools = [f"tool {json.dumps(tool)}" for tool in request.get("tools", [])]
+    return "\n".join([*tools, *turns])
+
+
+def content_text(content: str | list[dict[str, str]] | None) -> str:
+    parts = content if isinstance(content, list) else [{"text": content or ""}]
+    return "".join(part.get("text", "<media>") for part in parts)
+
+
+def vector(text: str, size: int = 8) -> list[float]:
+    """One of length 1. Texts that share words have vectors that are near."""
+    sums = [0.0] * size
+    for word in text.split():
+        digest = hashlib.sha256(word.lower().encode()).digest()
+        sums = [total + byte / 127.5 - 1 for total, byte in zip(sums, digest, strict=False)]
+    length = math.hypot(*sums) or 1.0
+    return [total / length for total in sums]
+
+
+def encoded(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def not_supported(message: str) -> dict[str, Any]:
+    return {"code": 501, "type": "not_supported_error", "message": message}
+
+
 class Engine:
-    def __init__(self, behaviour: Behaviour, slots: int, log: Log) -> None:
+    def __init__(self, behaviour: Behaviour, options: argparse.Namespace, log: Log) -> None:
         self._behaviour = behaviour
         self._log = log
-        self._slots = asyncio.Semaphore(slots)
+        self._slots = asyncio.Semaphore(options.parallel)
+        self._window = options.ctx_size // options.parallel
+        self._options = options
+        self._words = Words()
         self._ready = False
         self._requests = 0
         self._key = os.environ.get("LLAMA_API_KEY", "")
@@ -104,8 +175,15 @@ class Engine:
             await self._health(writer)
         elif not authorized:
             await respond(writer, 401, {"error": {"code": 401, "message": "Invalid API Key"}})
-        elif method == "POST" and path in ("/v1/chat/completions", "/completion"):
+        elif method == "GET" and path == "/props":
+            await respond(writer, 200, self._props())
+        elif method == "POST" and path in ("/v1/chat/completions", "/completion", "/infill"):
             await self._answer(json.loads(body), path, reader, writer)
+        elif method == "POST" and (call := self._calls.get(path)) is not None:
+            request = json.loads(body)
+            self._log("call", path=path, body=request)
+            status, reply = call(self, request)
+            await respond(writer, status, reply)
         else:
             await respond(writer, 404, {"error": {"code": 404, "message": "File Not Found"}})
 
@@ -116,6 +194,92 @@ class Engine:
             await respond(writer, 200, {"status": "ok"})
         else:
             await respond(writer, 503, {"error": {"code": 503, "message": "Loading model"}})
+
+    # ---- whole answers: a status and the body
+
+    def _props(self) -> dict[str, Any]:
+        caps = ["string_content", "tools", "tool_calls", "parallel_tool_calls", "system_role"]
+        return {
+            "default_generation_settings": {"n_ctx": self._window},
+            "total_slots": self._options.parallel,
+            "modalities": {"vision": self._options.mmproj is not None, "audio": False},
+            "media_marker": "<media>",
+            "chat_template_caps": {f"supports_{cap}": True for cap in caps},
+            **self._behaviour.props,
+        }
+
+    def _tokenize(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return 200, {"tokens": self._words.tokens(request["content"])}
+
+    def _detokenize(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return 200, {"content": self._words.text(request["tokens"])}
+
+    def _apply_template(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return 200, {"prompt": rendered(request)}
+
+    def _count(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return 200, {"object": "response.input_tokens", "input_tokens": self._prompt_size(request)}
+
+    def _embed(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if not self._options.embedding:
+            return refusal(
+                not_supported("This server does not support embeddings. Start it with `--embeddings`")
+            )
+        inputs = request["input"] if isinstance(request["input"], list) else [request["input"]]
+        texts = [each if isinstance(each, str) else self._words.text(each) for each in inputs]
+        sizes = [len(self._words.tokens(text)) for text in texts]
+        if not all(sizes):
+            return refusal({"code": 400, "message": "Input content cannot be empty"})
+        if (size := max(sizes)) > self._window:
+            return refusal(too_long(size, self._window))
+        write = encoded if request.get("encoding_format") == "base64" else list
+        data = [{"index": i, "embedding": write(vector(text))} for i, text in enumerate(texts)]
+        return 200, {"data": data, "usage": {"prompt_tokens": sum(sizes), "total_tokens": sum(sizes)}}
+
+    def _rerank(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """A document's score is how many of the query's words it has."""
+        if not self._options.reranking:
+            return refusal(
+                not_supported("This server does not support reranking. Start it with `--reranking`")
+            )
+        asked = set(request["query"].split())
+        scores = [len(asked & set(document.split())) for document in request["documents"]]
+        results = [{"index": i, "relevance_score": float(score)} for i, score in enumerate(scores)]
+        tokens = sum(len(self._words.tokens(text)) for text in (request["query"], *request["documents"]))
+        return 200, {"results": results, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+
+    _calls: ClassVar[dict[str, Callable[["Engine", dict[str, Any]], tuple[int, dict[str, Any]]]]] = {
+        "/tokenize": _tokenize,
+        "/detokenize": _detokenize,
+        "/apply-template": _apply_template,
+        "/v1/chat/completions/input_tokens": _count,
+        "/v1/embeddings": _embed,
+        "/v1/rerank": _rerank,
+    }
+
+    # ---- streamed answers
+
+    def _prompt_size(self, request: dict[str, Any]) -> int:
+        if not self._behaviour.count_words:
+            return self._behaviour.prompt_tokens
+        if isinstance(prompt := request.get("prompt"), list):
+            return len(prompt)
+        if isinstance(prompt, dict):
+            prompt = prompt["prompt_string"]
+        if prompt is None and "input_prefix" in request:
+            prompt = request["input_prefix"] + request["input_suffix"]
+        return len(self._words.tokens(rendered(request) if prompt is None else prompt))
+
+    def _refused(self, request: dict[str, Any], path: str) -> dict[str, Any] | None:
+        """The error that the engine answers with, if it does."""
+        if self._behaviour.refuse is not None:
+            return self._behaviour.refuse
+        if path == "/infill" and not self._behaviour.infill:
+            return not_supported("Infill is not supported by this model: prefix token is missing. ")
+        size = self._prompt_size(request)
+        if self._behaviour.count_words and size >= self._window:
+            return too_long(size, self._window)
+        return None
 
     async def _answer(
         self, request: dict[str, Any], path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -138,16 +302,21 @@ class Engine:
         self, request: dict[str, Any], path: str, writer: asyncio.StreamWriter, number: int
     ) -> None:
         behaviour = self._behaviour
-        if behaviour.refuse is not None:
-            await respond(writer, int(behaviour.refuse["code"]), {"error": behaviour.refuse})
+        if (error := self._refused(request, path)) is not None:
+            await respond(writer, int(error["code"]), {"error": error})
             return
         async with self._slots:
             assert request["stream"] is True
-            stream = Stream(writer, chat=path != "/completion")
+            stream = Stream(writer, behaviour, request, chat=path == "/v1/chat/completions")
             await stream.start()
-            await stream.progress(behaviour.prompt_tokens)
+            if behaviour.events is not None:
+                await stream.raw(behaviour.events)
+                return
+            prompt_tokens = self._prompt_size(request)
+            await stream.progress(prompt_tokens)
             self._log("prefill", number=number)
             await while_exists(behaviour.hold_prefill)
+            await stream.before()
             tokens = (behaviour.tokens * behaviour.repeat)[: request.get("n_predict") or None]
             for index, token in enumerate(tokens):
                 if index == behaviour.hold_after:
@@ -157,15 +326,18 @@ class Engine:
                     os._exit(9)
                 await stream.token(token)
                 await asyncio.sleep(0)
-            await stream.end(behaviour.reason, behaviour.prompt_tokens, len(tokens))
+            await stream.end(prompt_tokens, len(tokens))
             self._log("answered", number=number)
 
 
 class Stream:
-    """One streamed answer in the format of either route."""
+    """One streamed answer in the format of either route, to the byte as llama-server writes it."""
 
-    def __init__(self, writer: asyncio.StreamWriter, *, chat: bool) -> None:
-        self._writer, self._chat = writer, chat
+    def __init__(
+        self, writer: asyncio.StreamWriter, behaviour: Behaviour, request: dict[str, Any], *, chat: bool
+    ) -> None:
+        self._writer, self._behaviour, self._request, self._chat = writer, behaviour, request, chat
+        self._held = b""  # what goes out in one packet
 
     async def start(self) -> None:
         self._writer.write(
@@ -173,15 +345,43 @@ class Stream:
             b"Connection: close\r\n\r\n"
         )
 
+    async def raw(self, events: list[Any]) -> None:
+        for event in events:
+            await self._send(event)
+        await self._close()
+
     async def _send(self, value: dict[str, Any] | str) -> None:
-        text = value if isinstance(value, str) else json.dumps(value)
-        data = f"data: {text}\n\n".encode()
-        self._writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        text = (
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        )
+        self._held += f"data: {text}\n\n".encode("utf-8", "surrogatepass")
+        if self._behaviour.packets != "one":
+            await self._flush()
+
+    async def _flush(self) -> None:
+        data, self._held = self._held, b""
+        single = self._behaviour.packets == "bytes"
+        for part in [data[i : i + 1] for i in range(len(data))] if single else [data]:
+            self._writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            await self._writer.drain()
+            if single:
+                await asyncio.sleep(0)
+
+    async def _close(self) -> None:
+        if self._held:
+            await self._flush()
+        self._writer.write(b"0\r\n\r\n")
         await self._writer.drain()
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    def _chunk(
+        self, delta: dict[str, Any], reason: str | None = None, **more: dict[str, Any]
+    ) -> dict[str, Any]:
         return {
-            "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
+            "choices": [{"finish_reason": reason, "index": 0, "delta": delta}],
+            "created": 1796005290,
+            "id": "chatcmpl-scripted",
+            "model": "scripted",
+            "system_fingerprint": "b1-scripted",
             "object": "chat.completion.chunk",
         }
 
@@ -194,10 +394,44 @@ class Stream:
         )
         await self._send({**empty, "prompt_progress": progress})
 
-    async def token(self, text: str) -> None:
-        await self._send(self._chunk({"content": text}) if self._chat else {"content": text, "stop": False})
+    async def before(self) -> None:
+        """What comes before the tokens: the prefilled turn again, and reasoning."""
+        if not self._chat:
+            return
+        last = self._request["messages"][-1]
+        guesses = not self._request.get("continue_final_message")
+        if self._behaviour.echo and guesses and last["role"] == "assistant":
+            await self._send(self._chunk({"content": content_text(last["content"])}))
+        for text in self._behaviour.thinking:
+            await self._send(self._chunk({"reasoning_content": text}))
 
-    async def end(self, reason: str, prompt: int, predicted: int) -> None:
+    async def token(self, text: str) -> None:
+        found = self._probabilities(text)
+        if self._chat:
+            chunk = self._chunk({"content": text})
+            if found:
+                chunk["choices"][0]["logprobs"] = {"content": found}
+            await self._send(chunk)
+        else:
+            await self._send(
+                {"content": text, "stop": False, **({"completion_probabilities": found} if found else {})}
+            )
+
+    def _probabilities(self, text: str) -> list[dict[str, Any]]:
+        """Of this token, if they were asked for; every other candidate is half as likely as the one before it."""
+        count = int(self._request.get("n_probs", 0))
+        if not count:
+            return []
+        candidates = [text, *(f" other{i}" for i in range(1, count))]
+        entries = [
+            {"id": i, "token": each, "bytes": [*each.encode()], "logprob": -0.5 - i * math.log(2)}
+            for i, each in enumerate(candidates)
+        ]
+        return [{**entries[0], "top_logprobs": entries}]
+
+    async def end(self, prompt: int, predicted: int) -> None:
+        behaviour = self._behaviour
+        word = {"stopping_word": behaviour.stopping_word}
         timings = {
             "cache_n": 0,
             "prompt_n": prompt,
@@ -206,14 +440,30 @@ class Stream:
             "predicted_ms": 2.5,
         }
         if self._chat:
-            await self._send(self._chunk({}, reason))
+            for delta in behaviour.deltas:
+                await self._send(self._chunk(delta))
+            verbose = {"__verbose": word} if self._request.get("verbose") else {}
+            await self._send({**self._chunk({}, behaviour.reason), **verbose})
             await self._send({"choices": [], "timings": timings})
             await self._send("[DONE]")
         else:
-            kind = "limit" if reason == "length" else "eos"
-            await self._send({"content": "", "stop": True, "stop_type": kind, "timings": timings})
-        self._writer.write(b"0\r\n\r\n")
-        await self._writer.drain()
+            kind = "limit" if behaviour.reason == "length" else "word" if behaviour.stopping_word else "eos"
+            await self._send({"content": "", "stop": True, "stop_type": kind, **word, "timings": timings})
+        await self._close()
+
+
+def refusal(error: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    return error["code"], {"error": error}
+
+
+def too_long(size: int, window: int) -> dict[str, Any]:
+    return {
+        "code": 400,
+        "type": "exceed_context_size_error",
+        "message": f"request ({size} tokens) exceeds the available context size ({window} tokens)",
+        "n_prompt_tokens": size,
+        "n_ctx": window,
+    }
 
 
 async def respond(writer: asyncio.StreamWriter, status: int, value: dict[str, Any]) -> None:
@@ -237,11 +487,26 @@ def parser() -> argparse.ArgumentParser:
         "--batch-size",
         "--n-gpu-layers",
         "--threads",
+        "--ubatch-size",
+        "--chat-template-file",
+        "--mmproj",
+        "--pooling",
     ):
         top.add_argument(flag)
+    top.add_argument("--lora", action="append")
     top.add_argument("--ctx-size", type=int, default=0)
     top.add_argument("--parallel", type=int, default=1)
-    for flag in ("--no-ui", "--slots", "--metrics", "--offline", "--version"):
+    top.add_argument("--embedding", "--embeddings", action="store_true")
+    for flag in (
+        "--no-ui",
+        "--slots",
+        "--metrics",
+        "--offline",
+        "--version",
+        "--jinja",
+        "--reranking",
+        "--kv-unified",
+    ):
         top.add_argument(flag, action="store_true")
     return top
 
@@ -275,7 +540,7 @@ async def main() -> None:
     log = Log(script["log"], options.alias)
     log("start", argv=sys.argv[1:], environment=sorted(os.environ), window=options.ctx_size)
     misbehave(behaviour, log)
-    engine = Engine(behaviour, options.parallel, log)
+    engine = Engine(behaviour, options, log)
     server = await asyncio.start_unix_server(engine.serve, options.host)
     await engine.load()
     async with server:

@@ -1,13 +1,16 @@
 """The models of a running daemon: pulled, listed, shown, deleted, and refused with one sentence."""
 
 import json
+import struct
+from datetime import datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes.daemon import ScriptedDaemon
-from tests.fakes.gguf_files import NOT_MODELS, claims_huge_array, gguf
+from tests.fakes.gguf_files import NOT_MODELS, Raw, claims_huge_array, gguf
 from tests.integration.conftest import MakeDaemon
 
 BAD_FILES = {**NOT_MODELS, "huge array": (claims_huge_array(), "array")}
@@ -68,6 +71,64 @@ async def test_a_pulled_file_can_be_listed_shown_asked_and_deleted(
     assert model_file.exists()
 
 
+async def test_show_with_more_and_with_other_texts(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon()
+    daemon.model(
+        "m", **{"llama.list": [1, 2], "tokenizer.ggml.scores": Raw(9, struct.pack("<IQ2f", 6, 2, 0.5, inf))}
+    )
+    daemon.start()
+    async with daemon.client() as client:
+        plain = (await client.post("/api/show", json={"model": "m"})).json()
+        verbose = (await client.post("/api/show", json={"name": "m", "verbose": True})).json()
+        changed = await client.post(
+            "/api/show",
+            json={"model": "m", "system": "Be kind.", "options": {"top_k": 3, "stop": ["a", "b"]}},
+        )
+        copilot = await client.post(
+            "/api/show", json={"model": "m"}, headers={"User-Agent": "GitHubCopilotChat/1"}
+        )
+    arrays = {
+        "llama.list": [1, 2],
+        "tokenizer.ggml.scores": [0.5, None],
+        "tokenizer.ggml.tokens": ["a", "bc", ""],
+    }
+    assert {key: plain["model_info"][key] for key in arrays} == dict.fromkeys(arrays)
+    assert verbose["model_info"] == {**plain["model_info"], **arrays}
+    assert "system" not in plain
+    assert changed.json()["system"] == "Be kind."
+    assert changed.json()["parameters"].splitlines() == [
+        f'{"stop":<30} "a"',
+        f'{"stop":<30} "b"',
+        f"{'top_k':<30} 3",
+    ]
+    assert "PARAMETER top_k 3\n" in changed.json()["modelfile"]
+    assert copilot.json()["model_info"]["general.basename"] == "m"
+
+
+async def test_models_as_openai_lists_them(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon()
+    daemon.model("m", "user/mine:1", "hf.co/them/theirs:q4")
+    daemon.start()
+    async with daemon.client() as client:
+        listed = (await client.get("/v1/models")).json()
+        [mine] = [entry for entry in listed["data"] if entry["id"] == "user/mine:1"]
+        one = (await client.get("/v1/models/hf.co/them/theirs:q4")).json()
+        missing = await client.get("/v1/models/user/absent")
+        tags = (await client.get("/api/tags")).json()["models"]
+    modified = {entry["name"]: datetime.fromisoformat(entry["modified_at"]) for entry in tags}
+    assert listed["object"] == "list"
+    assert mine == {
+        "id": "user/mine:1",
+        "object": "model",
+        "created": int(modified["user/mine:1"].timestamp()),
+        "owned_by": "user",
+        "context_length": 8192,
+    }
+    assert (one["id"], one["owned_by"]) == ("hf.co/them/theirs:q4", "them")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["message"] == "model 'user/absent' not found"
+
+
 @pytest.mark.parametrize(("data", "words"), BAD_FILES.values(), ids=BAD_FILES)
 async def test_a_file_that_is_no_model_is_refused_and_no_engine_started(
     make_daemon: MakeDaemon, tmp_path: Path, data: bytes, words: str
@@ -97,7 +158,7 @@ async def test_a_failure_without_a_stream_has_its_own_status(make_daemon: MakeDa
     assert reply.status_code == 422
     assert missing.status_code == 404
     assert "no known short name" in missing.json()["error"]
-    assert empty.status_code == 400
+    assert (empty.status_code, empty.json()) == (400, {"error": "model is required"})
 
 
 async def test_a_name_in_use_is_kept_unless_it_is_to_be_replaced(

@@ -1,5 +1,6 @@
 import json
 import re
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -7,13 +8,12 @@ import pytest
 from daemon.chat import (
     Answer,
     ChatRequest,
+    CountRequest,
     Done,
     Event,
     FinishReason,
-    Message,
     Progress,
     Sampling,
-    Text,
     TextDelta,
     ThinkingDelta,
     ToolCall,
@@ -34,6 +34,7 @@ from daemon.errors import (
 )
 from daemon.framing import SseDecoder
 from daemon.middleware import anthropic
+from daemon.middleware.anthropic_answer import SIGNATURE
 
 DONE = Done(FinishReason.STOP, Usage(30, 20, 7))
 USAGE = {
@@ -55,136 +56,6 @@ def parse(**body: Any) -> ChatRequest:
 
 def block(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": text, **more}
-
-
-# ---- requests
-
-
-def test_minimal() -> None:
-    assert parse() == ChatRequest(
-        model="m", messages=(Message("user", (Text("hi"),)),), sampling=Sampling(max_tokens=9)
-    )
-
-
-def test_system_and_blocks() -> None:
-    assert parse(system="be brief").messages[0] == Message("system", (Text("be brief"),))
-    blocks = [block("be "), block("brief", cache_control={"type": "ephemeral"})]
-    assert parse(system=blocks).messages[0] == Message("system", (Text("be brief"),))
-    assert parse(system="") == parse(system=[]) == parse(system=None) == parse()
-
-
-def test_turns() -> None:
-    request = parse(
-        messages=[
-            HI,
-            {"role": "system", "content": "a reminder"},
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "thinking", "thinking": "hm", "signature": "s"},
-                    {"type": "redacted_thinking", "data": "x"},
-                    block("b"),
-                    block("c"),
-                ],
-            },
-            {"role": "user", "content": [block("d"), block("e", citations=None)]},
-        ]
-    )
-    assert request.messages == (
-        Message("user", (Text("hi"),)),
-        Message("system", (Text("a reminder"),)),
-        Message("assistant", (Text("bc"),), thinking="hm"),
-        Message("user", (Text("de"),)),
-    )
-
-
-def test_options() -> None:
-    request = parse(
-        max_tokens=5.0,
-        temperature=1.5,
-        top_p=0.5,
-        top_k=3,
-        stop_sequences=["x"],
-        seed=4,
-        stream=True,
-        keep_alive="1h",
-    )
-    assert request.sampling == Sampling(
-        max_tokens=5, temperature=1.5, top_p=0.5, top_k=3, stop=("x",), seed=4
-    )
-    assert (request.stream, request.keep_alive) == (True, 3600)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"model": ""}, "model is required"),
-        ({"max_tokens": None}, "max_tokens is required and must be positive"),
-        ({"max_tokens": 0}, "max_tokens is required and must be positive"),
-        ({"max_tokens": -1}, "max_tokens is required and must be positive"),
-        ({"max_tokens": "9"}, "max_tokens must be an integer"),
-        ({"max_tokens": 2**31}, "max_tokens must be an integer"),
-        ({"messages": []}, "messages must hold at least one message"),
-        ({"messages": None}, "messages must hold at least one message"),
-        ({"messages": [HI, {"role": "robot", "content": "x"}]}, "messages[1].role must be one of"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content is required"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be a string, not 5"),
-        ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0].type is required"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            "messages[0].content[0].text is required",
-        ),
-        ({"system": 5}, "system must be a string, not 5"),
-        ({"system": ["x"]}, "system[0] must be an object"),
-        ({"stream": "true"}, "stream must be true or false"),
-        ({"temperature": 3}, "temperature must be a number from 0 to 2, not 3"),
-        ({"stop_sequences": [""]}, "stop_sequences holds an empty string"),
-        ({"thinking": True}, "thinking must be an object"),
-    ],
-)
-def test_wrong_fields(body: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        parse(**body)
-    assert caught.value.message.startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"tools": [{}]}, "tools"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
-        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.type"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
-        ({"output_config": {"effort": "high"}}, "output_config"),
-        ({"mcp_servers": [{}]}, "mcp_servers"),
-        ({"container": "c"}, "container"),
-        ({"messages": [HI, {"role": "assistant", "content": "The answer is ("}]}, "messages[1]"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
-            "messages[0].content[0].type",
-        ),
-        ({"messages": [{"role": "user", "content": [{"type": "novel"}]}]}, "messages[0].content[0].type"),
-    ],
-)
-def test_what_is_not_built_is_said(body: dict[str, Any], field: str) -> None:
-    with pytest.raises(NotSupported) as caught:
-        parse(**body)
-    assert caught.value.message.startswith(f"{field} ")
-
-
-def test_values_that_change_nothing_are_accepted() -> None:
-    off: dict[str, Any] = {"tools": [], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
-    off |= {"thinking": {"type": "disabled"}, "output_config": {}, "mcp_servers": None}
-    harmless: dict[str, Any] = {
-        "metadata": {"user_id": "u"},
-        "service_tier": "auto",
-        "betas": ["x"],
-        "unknown": {},
-    }
-    harmless |= {"context_management": {"edits": []}, "inference_geo": None, "cache_control": {"type": "x"}}
-    assert parse(**off, **harmless) == parse()
-    assert parse(tools=None, tool_choice={"type": "none"}, thinking=None) == parse()
 
 
 # ---- answers
@@ -273,6 +144,7 @@ def test_thinking_text_and_tools_in_a_stream() -> None:
     assert blocks == [
         start(0, type="thinking", thinking="", signature=""),
         delta(0, "thinking_delta", thinking="hm"),
+        delta(0, "signature_delta", signature=SIGNATURE),
         stop(0),
         start(1, type="text", text=""),
         delta(1, "text_delta", text="Hi"),
@@ -308,6 +180,20 @@ def test_stop_reasons(done: Done, reason: str, sequence: str | None) -> None:
     assert {key: body[key] for key in expected} == expected
 
 
+def test_what_needs_saying_stands_beside_the_answer() -> None:
+    done = Done(FinishReason.STOP, truncated=True, warnings=("the schema's format is not enforced",))
+    noted = {"truncated": True, "warnings": ["the schema's format is not enforced"]}
+    *_, last, _ = stream(TextDelta("x"), done)
+    assert last == {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+        "usage": NO_USAGE,
+        **noted,
+    }
+    body = json.loads(anthropic.MESSAGES.reply(parse(), Answer("x", "", (), done), 0).body)
+    assert {key: body[key] for key in noted} == noted
+
+
 def test_keep_alive_is_a_ping() -> None:
     encoder = anthropic.MESSAGES.encoder(parse(), 0)
     assert encoder.keep_alive() == b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -332,7 +218,7 @@ def test_whole_answer() -> None:
         "role": "assistant",
         "model": "m",
         "content": [
-            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "thinking", "thinking": "hm", "signature": SIGNATURE},
             {"type": "text", "text": "Hi"},
             {"type": "tool_use", "id": "c0", "name": "f", "input": {"x": 1}},
             {"type": "tool_use", "id": "c1", "name": "g", "input": {"raw": "{"}},
@@ -357,7 +243,7 @@ def test_an_empty_answer_has_no_block() -> None:
         (Forbidden("no"), 403, "permission_error", "no"),
         (ModelNotFound("m"), 404, "not_found_error", "model 'm' not found"),
         (BodyTooLarge("no"), 413, "request_too_large", "no"),
-        (Busy("full", 2), 503, "overloaded_error", "full"),
+        (Busy("full", 2), 529, "overloaded_error", "full"),
         (NotSupported("no"), 400, "invalid_request_error", "no"),
         (EngineFailed("broken"), 502, "api_error", "broken"),
         (MgrError("internal"), 500, "api_error", "internal"),
@@ -378,3 +264,31 @@ def test_headers_about_trying_again() -> None:
 def test_no_defaults() -> None:
     assert anthropic.MESSAGES.defaults == Sampling()
     assert anthropic.MESSAGES.stream_media_type == "text/event-stream"
+
+
+# ---- counts and models
+
+
+def test_count() -> None:
+    reply = anthropic.COUNT_TOKENS.counted(CountRequest(chat=parse()), 42)
+    assert (reply.status, json.loads(reply.body)) == (200, {"input_tokens": 42})
+
+
+def test_models() -> None:
+    old = ("a:latest", datetime(2026, 1, 2, 3, 4, 5, 600, UTC))
+    new = ("hf.co/b/c:q4", datetime(2026, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2))))
+    shown = {
+        "type": "model",
+        "id": "a:latest",
+        "display_name": "a:latest",
+        "created_at": "2026-01-02T03:04:05Z",
+        "lifecycle": "active",
+    }
+    assert anthropic.model_one(old) == shown
+    listed = anthropic.models_list([old, new])
+    assert listed["data"] == [shown, {**shown, "id": "hf.co/b/c:q4", "display_name": "hf.co/b/c:q4"}]
+    assert (listed["has_more"], listed["first_id"], listed["last_id"]) == (False, "a:latest", "hf.co/b/c:q4")
+
+
+def test_no_models() -> None:
+    assert anthropic.models_list([]) == {"data": [], "has_more": False, "first_id": None, "last_id": None}

@@ -1,3 +1,4 @@
+import base64
 import json
 import math
 from dataclasses import replace
@@ -6,41 +7,28 @@ from typing import Any
 import pytest
 
 from daemon.chat import (
-    Answer,
+    Audio,
     ChatRequest,
     CompletionRequest,
-    Done,
-    Event,
-    FinishReason,
+    Image,
+    JsonFormat,
     LoadOptions,
     LoadRequest,
     Message,
-    Progress,
     Request,
     Sampling,
     Text,
-    TextDelta,
-    ThinkingDelta,
-    Timings,
+    TokenRequest,
+    Tool,
     ToolCall,
-    ToolCallDelta,
-    Usage,
+    ToolChoice,
 )
-from daemon.errors import Busy, EngineFailed, InvalidRequest, ModelNotFound, NotSupported, PromptTooLong
+from daemon.errors import InvalidRequest, NotSupported
 from daemon.middleware import ollama
-from daemon.middleware.dialect import Dialect, Reply
+from daemon.middleware.dialect import Dialect
 
 CREATED = 1_767_323_045.5
 CREATED_AT = "2026-01-02T03:04:05.500000000Z"
-DONE = Done(FinishReason.STOP, Usage(30, 20, 7), Timings(2.0, 0.5, 0.25, 1.25))
-METRICS = {
-    "total_duration": 2_000_000_000,
-    "load_duration": 500_000_000,
-    "prompt_eval_count": 30,
-    "prompt_eval_duration": 250_000_000,
-    "eval_count": 7,
-    "eval_duration": 1_250_000_000,
-}
 
 
 def parse(dialect: Dialect, **body: Any) -> Request:
@@ -83,6 +71,7 @@ def test_chat() -> None:
             user("c"),
         ),
         stream=True,
+        truncate=True,
     )
 
 
@@ -95,70 +84,6 @@ def test_stream_is_on_unless_switched_off() -> None:
     assert chat(HI).stream is True
     assert chat(HI, stream=None).stream is True
     assert chat(HI, stream=False).stream is False
-
-
-def test_options() -> None:
-    request = chat(
-        HI,
-        keep_alive="5m",
-        options={
-            "num_predict": 12,
-            "seed": 1,
-            "temperature": 3,
-            "top_k": 5.0,
-            "stop": "x",
-            "num_ctx": 2048,
-            "num_gpu": 0,
-            "num_thread": 2,
-            "num_batch": 256,
-            "main_gpu": 1,
-            "use_mmap": False,
-            "mirostat": "nobody knows this option",
-        },
-    )
-    assert request.sampling == Sampling(max_tokens=12, seed=1, temperature=3, top_k=5, stop=("x",))
-    assert request.load == LoadOptions(
-        window=2048, gpu_layers=0, threads=2, batch=256, main_gpu=1, mmap=False
-    )
-    assert request.keep_alive == 300
-
-
-def test_automatic_options() -> None:
-    automatic = {"num_ctx": 0, "num_gpu": -1, "num_thread": 0, "num_batch": 0, "main_gpu": None}
-    assert chat(HI, options=automatic).load == LoadOptions()
-    assert chat(HI, options=None).load == LoadOptions()
-    assert chat(HI, options={"num_ctx": 1}).load == LoadOptions(window=4)
-
-
-@pytest.mark.parametrize(("given", "read"), [(-1, -1), (-2, -1), (1, 1), (2**31 - 1, 2**31 - 1)])
-def test_num_predict(given: int, read: int) -> None:
-    assert chat(HI, options={"num_predict": given}).sampling.max_tokens == read
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_ctx": "4096"}, 'options.num_ctx must be an integer from 0 to 16777216, not "4096"'),
-        ({"num_ctx": -1}, "options.num_ctx must be an integer from 0 to 16777216, not -1"),
-        ({"num_ctx": 2**24 + 1}, "options.num_ctx must be an integer from 0 to 16777216, not 16777217"),
-        ({"num_predict": 2**31}, "options.num_predict must be an integer"),
-        ({"num_predict": 0}, "options.num_predict must be at least 1, or -1 for no limit, not 0"),
-        ({"temperature": "hot"}, 'options.temperature must be a number from 0 to 100, not "hot"'),
-        ({"use_mmap": 1}, "options.use_mmap must be true or false, not 1"),
-        ({"num_gpu": True}, "options.num_gpu must be an integer"),
-        ({"num_gpu": -2}, "options.num_gpu must be an integer"),
-        ({"num_thread": 10**9}, "options.num_thread must be an integer"),
-        ({"num_batch": 1.5}, "options.num_batch must be an integer"),
-        ({"main_gpu": -1}, "options.main_gpu must be an integer"),
-        ({"stop": [1]}, "options.stop must be a string or an array of strings"),
-        ([], "options must be an object, not an array"),
-    ],
-)
-def test_wrong_options_are_400_and_named(options: Any, message: str) -> None:
-    for dialect in (ollama.CHAT, ollama.GENERATE):
-        with pytest.raises(InvalidRequest) as caught:
-            parse(dialect, messages=[HI], prompt="x", options=options)
-        assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -182,32 +107,250 @@ def test_wrong_chat_fields(body: dict[str, Any], message: str) -> None:
     assert caught.value.message.startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"format": "json"}, "format"),
-        ({"format": {"type": "object"}}, "format"),
-        ({"think": True}, "think"),
-        ({"think": "high"}, "think"),
-        ({"logprobs": True}, "logprobs"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [HI, {"role": "assistant", "tool_calls": [{}]}]}, "messages[1].tool_calls"),
-        ({"messages": [{**HI, "images": ["aGk="]}]}, "messages[0].images"),
-    ],
-)
-def test_what_is_not_built_is_said(body: dict[str, Any], field: str) -> None:
-    with pytest.raises(NotSupported) as caught:
-        parse(ollama.CHAT, **{"messages": [HI], **body})
-    assert caught.value.message.startswith(f"{field} ")
+def test_truncation_is_on_unless_switched_off() -> None:
+    assert chat(HI).truncate is True
+    assert chat(HI, truncate=None).truncate is True
+    assert chat(HI, truncate=False).truncate is False
+    raw = generate(prompt="x", raw=True, truncate=False)
+    assert isinstance(raw, CompletionRequest)
+    assert raw.truncate is False
 
 
 def test_values_that_mean_off_are_accepted() -> None:
-    off = {"tools": [], "format": "", "think": False, "logprobs": False, "top_logprobs": 0, "truncate": False}
+    off = {"tools": [], "format": "", "logprobs": False, "top_logprobs": 0, "_debug_render_only": False}
     message: Any = {**HI, "images": [], "tool_calls": None}
     assert chat(message, **off, shift=True, unknown={"a": 1}) == chat(HI)
-    assert chat(message, tools=None, format=None, think=None, truncate=True) == chat(HI)
+    assert chat(message, tools=None, format=None, think=None, tool_choice=None) == chat(HI)
+
+
+def test_rendering_only_is_refused() -> None:
+    for dialect in (ollama.CHAT, ollama.GENERATE):
+        with pytest.raises(NotSupported, match=r"^_debug_render_only is not supported; leave it out$"):
+            parse(dialect, messages=[HI], prompt="hi", _debug_render_only=True)
+
+
+# ---- tools
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+
+
+def test_tools() -> None:
+    request = chat(HI, tools=[TOOL, {"function": {"name": "g"}}])
+    assert request.tools == (
+        Tool("f", "d", {"type": "object"}),
+        Tool("g", "", {"type": "object", "properties": {}}),
+    )
+    assert request.tool_choice == ToolChoice("auto")
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("auto", ToolChoice()),
+        ("none", ToolChoice("none")),
+        ("required", ToolChoice("required")),
+        ({"type": "function", "function": {"name": "f"}}, ToolChoice("required", "f")),
+    ],
+)
+def test_tool_choice_is_an_extra_field(given: Any, read: ToolChoice) -> None:
+    assert chat(HI, tools=[TOOL], tool_choice=given).tool_choice == read
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice must be "),
+        ({"tools": [], "tool_choice": "required"}, 'tool_choice is "required", and there are no tools'),
+        ({"tools": [TOOL], "tool_choice": {"function": {"name": "g"}}}, 'tool_choice.function.name is "g"'),
+        ({"tools": [{"type": "function"}]}, "tools[0].function.name is required"),
+        ({"tools": [TOOL, TOOL]}, 'tools[1] has the name "f" of an earlier tool'),
+    ],
+)
+def test_wrong_tools(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat(HI, **body)
+    assert caught.value.message.startswith(message)
+
+
+def calling(*calls: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": list(calls)}
+
+
+def called(name: str, arguments: Any = None, **extra: Any) -> dict[str, Any]:
+    return {**extra, "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize("arguments", ['{"p":"/"}', {"p": "/"}])
+def test_arguments_of_an_earlier_call_are_text_or_an_object(arguments: Any) -> None:
+    (_, turn) = chat(HI, calling(called("ls", arguments, id="c7"))).messages
+    assert turn == Message("assistant", tool_calls=(ToolCall("c7", "ls", '{"p":"/"}'),))
+
+
+def test_what_a_model_wrote_as_arguments_is_never_refused() -> None:
+    (_, turn) = chat(HI, calling(called("f", "{nonsense"), called("g", [1]), called("h"))).messages
+    assert [call.arguments for call in turn.tool_calls] == ["{nonsense", "[1]", "{}"]
+
+
+def result(content: str, **extra: str) -> dict[str, Any]:
+    return {"role": "tool", "content": content, **extra}
+
+
+@pytest.mark.parametrize(
+    ("results", "matched"),
+    [
+        ([result("r", tool_call_id="b")], [("b", "g")]),
+        ([result("r", tool_name="g")], [("b", "g")]),
+        ([result("r", name="g")], [("b", "g")]),
+        ([result("1"), result("2")], [("a", "f"), ("b", "g")]),
+        ([result("2", tool_name="g"), result("1")], [("b", "g"), ("a", "f")]),
+        ([result("1", tool_name="f"), result("3", tool_name="f")], [("a", "f"), ("c", "f")]),
+        ([result("r", tool_name="other")], [("a", "other")]),
+        ([result("r", tool_call_id="of an earlier turn")], [("of an earlier turn", None)]),
+        ([result(str(n)) for n in range(4)], [("a", "f"), ("b", "g"), ("c", "f"), (None, None)]),
+    ],
+)
+def test_results_find_their_calls(results: list[Any], matched: list[Any]) -> None:
+    turn = calling(called("f", {}, id="a"), called("g", {}, id="b"), called("f", {"n": 1}, id="c"))
+    _, _, *read = chat(HI, turn, *results).messages
+    assert [(message.tool_call_id, message.name) for message in read] == matched
+    assert [message.text for message in read] == [given["content"] for given in results]
+
+
+def test_a_result_answers_the_latest_turn_that_called() -> None:
+    *_, last = chat(HI, calling(called("f", id="a")), HI, calling(called("f", id="b")), result("r")).messages
+    assert last == Message("tool", (Text("r"),), tool_call_id="b", name="f")
+
+
+def test_a_result_without_any_call() -> None:
+    assert chat(result("r", tool_name="f")).messages == (Message("tool", (Text("r"),), name="f"),)
+
+
+# ---- images, formats, thinking, log probabilities
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+WAV = base64.b64encode(b"RIFF\0\0\0\0WAVE").decode()
+
+
+def test_images_and_sound_stand_before_the_text() -> None:
+    parts = (Image(PNG, "image/png"), Audio(WAV, "wav"), Text("hi"))
+    assert chat({**HI, "images": [PNG, WAV]}).messages == (Message("user", parts),)
+    assert chat({"role": "user", "images": [PNG]}).messages == (Message("user", parts[:1]),)
+    request = generate(prompt="hi", images=[PNG, WAV])
+    assert isinstance(request, ChatRequest)
+    assert request.messages == (Message("user", parts),)
+    raw = generate(prompt="hi", images=[PNG], raw=True)
+    assert isinstance(raw, CompletionRequest)
+    assert (raw.prompt, raw.images) == ("hi", (Image(PNG, "image/png"),))
+    assert isinstance(generate(images=[PNG]), ChatRequest)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([PNG, "?"], "images[1] is not base64"),
+        (["aGk="], "images[0] is neither a PNG, JPEG, GIF, BMP or WebP image nor WAV or MP3 sound"),
+        ([5], "images must be a string or an array of strings"),
+    ],
+)
+def test_wrong_images(images: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat(HI, {**HI, "images": images})
+    assert caught.value.message == f"messages[1].{message}"
+    with pytest.raises(InvalidRequest) as caught:
+        generate(prompt="hi", images=images)
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("json", JsonFormat()),
+        ({"type": "object"}, JsonFormat({"type": "object"})),
+        ({}, JsonFormat({})),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_format(given: Any, read: JsonFormat | None) -> None:
+    for request in (
+        chat(HI, format=given),
+        generate(prompt="x", format=given),
+        generate(prompt="x", raw=True, format=given),
+    ):
+        assert isinstance(request, TokenRequest)
+        assert request.format == read
+
+
+@pytest.mark.parametrize(("given", "said"), [("yaml", '"yaml"'), (True, "true"), ([], "an array"), (5, "5")])
+def test_wrong_format(given: Any, said: str) -> None:
+    for dialect in (ollama.CHAT, ollama.GENERATE):
+        with pytest.raises(InvalidRequest) as caught:
+            parse(dialect, messages=[HI], prompt="x", format=given)
+        assert (
+            caught.value.message == f'invalid format: {said}; expected "json" or a valid JSON Schema object'
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (True, True),
+        (False, False),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("high", "high"),
+        ("max", "high"),
+        (None, None),
+    ],
+)
+def test_think(given: Any, read: bool | str | None) -> None:
+    assert chat(HI, think=given).thinking == read
+    request = generate(prompt="x", think=given)
+    assert isinstance(request, ChatRequest)
+    assert request.thinking == read
+
+
+@pytest.mark.parametrize("given", ["much", "", 1, []])
+def test_wrong_think(given: Any) -> None:
+    for dialect in (ollama.CHAT, ollama.GENERATE):
+        with pytest.raises(InvalidRequest, match=r"^think must be true, false or one of "):
+            parse(dialect, messages=[HI], prompt="x", think=given)
+
+
+def test_logprobs() -> None:
+    assert chat(HI, logprobs=True).sampling == Sampling(logprobs=True)
+    assert chat(HI, logprobs=True, top_logprobs=0).sampling == Sampling(logprobs=True)
+    assert chat(HI, top_logprobs=3).sampling == Sampling()
+    for request in (
+        chat(HI, logprobs=True, top_logprobs=20),
+        generate(prompt="x", raw=True, logprobs=True, top_logprobs=20),
+    ):
+        assert isinstance(request, TokenRequest)
+        assert request.sampling == Sampling(logprobs=True, top_logprobs=20)
+
+
+@pytest.mark.parametrize("given", [-1, 21])
+def test_wrong_top_logprobs(given: int) -> None:
+    for dialect in (ollama.CHAT, ollama.GENERATE):
+        with pytest.raises(InvalidRequest, match=r"^top_logprobs must be between 0 and 20$"):
+            parse(dialect, messages=[HI], prompt="x", top_logprobs=given)
+
+
+def test_a_turn_that_is_begun_is_the_last() -> None:
+    assert chat(HI, {"role": "assistant", "content": "I am"}).messages[-1] == Message(
+        "assistant", (Text("I am"),)
+    )
+
+
+def test_a_message_that_a_model_brings() -> None:
+    assert ollama.read_message({"role": "user", "content": "hi"}) == user("hi")
+    with pytest.raises(InvalidRequest, match=r"^the model's message role must be one of"):
+        ollama.read_message({"role": "robot"})
+
+
+# ---- requests that only load
 
 
 @pytest.mark.parametrize(
@@ -242,17 +385,67 @@ def test_an_empty_request_loads_or_unloads(
 
 def test_generate_is_a_chat() -> None:
     assert generate(prompt="hi", system="be brief") == ChatRequest(
-        model="m", messages=(Message("system", (Text("be brief"),)), user("hi")), stream=True
+        model="m",
+        messages=(Message("system", (Text("be brief"),)), user("hi")),
+        stream=True,
+        truncate=True,
+        wants_context=True,
     )
     assert generate(prompt="hi", system="", stream=False) == ChatRequest(
-        model="m", messages=(user("hi"),), stream=False
+        model="m", messages=(user("hi"),), stream=False, truncate=True, wants_context=True
     )
+
+
+def test_context_stands_before_the_turn() -> None:
+    request = generate(prompt="hi", context=[1, 2, 3])
+    assert request == ChatRequest(
+        model="m", messages=(user("hi"),), stream=True, truncate=True, context=(1, 2, 3), wants_context=True
+    )
+    assert generate(prompt="hi", context=[]) == generate(prompt="hi", context=None) == generate(prompt="hi")
+
+
+@pytest.mark.parametrize("context", ["x", {}, [1.5], [True], [-1], [2**31], [[1]], 5])
+def test_wrong_context(context: Any) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"^context must be an array of token ids, as an earlier answer gave it$"
+    ):
+        generate(prompt="hi", context=context)
+
+
+def test_images_are_not_tokens() -> None:
+    request = generate(prompt="hi", images=[PNG])
+    assert isinstance(request, ChatRequest)
+    assert request.wants_context is False
+    with pytest.raises(NotSupported, match=r"^context is not supported beside images; "):
+        generate(prompt="hi", images=[PNG], context=[1])
 
 
 def test_raw_generate_is_a_completion() -> None:
     assert generate(prompt="<s>hi", raw=True, stream=False, options={"seed": 3}) == CompletionRequest(
-        model="m", prompt="<s>hi", sampling=Sampling(seed=3), stream=False
+        model="m", prompt="<s>hi", sampling=Sampling(seed=3), stream=False, truncate=True
     )
+
+
+def test_a_suffix_is_filled_in() -> None:
+    between = CompletionRequest(model="m", prompt="def f(", suffix="return 1", stream=True, truncate=True)
+    assert generate(prompt="def f(", suffix="return 1") == between
+    assert generate(prompt="def f(", suffix="return 1", raw=True) == between
+    assert generate(suffix="return 1") == replace(between, prompt="")
+    assert isinstance(generate(prompt="def f(", suffix=""), ChatRequest)
+
+
+@pytest.mark.parametrize(("field", "value"), [("images", [PNG]), ("context", [1])])
+def test_nothing_else_stands_beside_a_suffix(field: str, value: Any) -> None:
+    with pytest.raises(NotSupported, match=f"^{field} is not supported together with suffix; "):
+        generate(prompt="hi", suffix="x", **{field: value})
+
+
+def test_a_template_belongs_to_a_model() -> None:
+    with pytest.raises(
+        NotSupported, match=r"^template is not supported; create a model with that TEMPLATE and ask it$"
+    ):
+        generate(prompt="hi", template="{{ .Prompt }}")
+    assert generate(prompt="hi", template="") == generate(prompt="hi")
 
 
 @pytest.mark.parametrize("field", ["template", "system", "context"])
@@ -263,15 +456,6 @@ def test_raw_mode_takes_nothing_else(field: str) -> None:
     assert isinstance(generate(prompt="hi", raw=True, **{field: empty}), CompletionRequest)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("suffix", "x"), ("template", "x"), ("context", [1, 2]), ("images", ["aGk="]), ("think", True)],
-)
-def test_generate_says_what_is_not_built(field: str, value: Any) -> None:
-    with pytest.raises(NotSupported, match=f"^{field} is not supported; leave it out$"):
-        generate(prompt="hi", **{field: value})
-
-
 def test_generate_wants_text() -> None:
     with pytest.raises(InvalidRequest, match=r"^prompt must be a string, not an array$"):
         generate(prompt=["hi"])
@@ -279,118 +463,3 @@ def test_generate_wants_text() -> None:
         generate(prompt="hi", system={})
     with pytest.raises(InvalidRequest, match=r"^raw must be true or false"):
         generate(prompt="hi", raw="yes")
-
-
-# ---- answers
-
-
-def stream(dialect: ollama.OllamaDialect, *events: Event) -> list[dict[str, Any]]:
-    times = iter(CREATED + second for second in range(100))
-    encoder = replace(dialect, clock=lambda: next(times)).encoder(chat(HI), CREATED)
-    output = b"".join([encoder.feed(event) for event in events] + [encoder.finish()])
-    return [json.loads(line) for line in output.splitlines()]
-
-
-def test_chat_stream() -> None:
-    first, second, last = stream(ollama.CHAT, Progress(1, 2), TextDelta("Hi"), TextDelta(" you"), DONE)
-    content = {"role": "assistant", "content": "Hi"}
-    assert first == {"model": "m", "created_at": CREATED_AT, "message": content, "done": False}
-    assert second["message"]["content"] == " you"
-    assert second["created_at"] == "2026-01-02T03:04:06.500000000Z"
-    assert last == {
-        "model": "m",
-        "created_at": "2026-01-02T03:04:07.500000000Z",
-        "message": {"role": "assistant", "content": ""},
-        "done": True,
-        "done_reason": "stop",
-        **METRICS,
-    }
-
-
-def test_generate_stream() -> None:
-    first, last = stream(ollama.GENERATE, TextDelta("Hi"), Done(FinishReason.LENGTH))
-    assert first == {"model": "m", "created_at": CREATED_AT, "response": "Hi", "done": False}
-    assert list(last) == ["model", "created_at", "response", "done", "done_reason"]  # zeros are left out
-    assert (last["response"], last["done"], last["done_reason"]) == ("", True, "length")
-
-
-def test_thinking_and_tool_calls_in_a_stream() -> None:
-    calls = [
-        ToolCallDelta(0, '{"x"', "c0", "f"),
-        ToolCallDelta(0, ":1}"),
-        ToolCallDelta(1, "{", "c1", "g"),
-    ]
-    first, last = stream(ollama.CHAT, ThinkingDelta("hm"), *calls, Done(FinishReason.TOOL_CALLS))
-    assert first["message"] == {"role": "assistant", "content": "", "thinking": "hm"}
-    assert last["message"]["tool_calls"] == [
-        {"id": "c0", "function": {"index": 0, "name": "f", "arguments": {"x": 1}}},
-        {"id": "c1", "function": {"index": 1, "name": "g", "arguments": {"raw": "{"}}},
-    ]
-    assert last["done_reason"] == "stop"
-
-
-def test_keep_alive_is_a_chunk_without_content() -> None:
-    for dialect, piece in (
-        (ollama.CHAT, {"message": {"role": "assistant", "content": ""}}),
-        (ollama.GENERATE, {"response": ""}),
-    ):
-        encoder = replace(dialect, clock=lambda: CREATED).encoder(chat(HI), CREATED)
-        line = encoder.keep_alive()
-        assert line.endswith(b"\n")
-        assert json.loads(line) == {"model": "m", "created_at": CREATED_AT, **piece, "done": False}
-
-
-def test_error_in_a_stream_is_the_last_line() -> None:
-    encoder = ollama.CHAT.encoder(chat(HI), CREATED)
-    encoder.feed(TextDelta("Hi"))
-    assert encoder.fail(EngineFailed("the engine stopped")) == b'{"error":"the engine stopped"}\n'
-
-
-def test_whole_answers() -> None:
-    answer = Answer("Hi", "hm", (ToolCall("c", "f", "{}"),), DONE)
-    reply = ollama.CHAT.reply(chat(HI), answer, CREATED)
-    call = {"id": "c", "function": {"index": 0, "name": "f", "arguments": {}}}
-    assert (reply.status, reply.media_type) == (200, "application/json; charset=utf-8")
-    assert json.loads(reply.body) == {
-        "model": "m",
-        "created_at": CREATED_AT,
-        "message": {"role": "assistant", "content": "Hi", "thinking": "hm", "tool_calls": [call]},
-        "done": True,
-        "done_reason": "stop",
-        **METRICS,
-    }
-    plain = json.loads(ollama.GENERATE.reply(chat(HI), Answer("Hi", "", (), DONE), CREATED).body)
-    assert plain == {
-        "model": "m",
-        "created_at": CREATED_AT,
-        "response": "Hi",
-        "done": True,
-        "done_reason": "stop",
-        **METRICS,
-    }
-
-
-def test_times_have_nine_digits_and_a_z() -> None:
-    encoder = replace(ollama.CHAT, clock=lambda: 1.0000019073486328125).encoder(chat(HI), 0)
-    assert json.loads(encoder.keep_alive())["created_at"] == "1970-01-01T00:00:01.000001907Z"
-
-
-def test_errors() -> None:
-    def body(reply: Reply) -> Any:
-        assert reply.media_type == "application/json; charset=utf-8"
-        return json.loads(reply.body)
-
-    missing = ollama.CHAT.error(ModelNotFound("m"))
-    assert (missing.status, body(missing)) == (404, {"error": "model 'm' not found"})
-    busy = ollama.CHAT.error(Busy("the queue is full", retry_after=3))
-    assert (busy.status, busy.headers) == (503, {"Retry-After": "3"})
-    long = ollama.CHAT.error(PromptTooLong(9000, 4096))
-    assert long.status == 400
-    assert "9000" in body(long)["error"]
-    assert ollama.CHAT.error(NotSupported("no")).status == 501
-
-
-def test_documented_defaults() -> None:
-    expected = Sampling(temperature=0.8, top_k=40, top_p=0.9, min_p=0.0, repeat_penalty=1.0)
-    assert ollama.CHAT.defaults == ollama.GENERATE.defaults == expected
-    assert ollama.CHAT.stream_media_type == "application/x-ndjson"

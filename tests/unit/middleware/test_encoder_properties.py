@@ -22,6 +22,7 @@ from daemon.chat import (
     TextDelta,
     ThinkingDelta,
     Timings,
+    TokenRequest,
     ToolCallDelta,
     Usage,
 )
@@ -29,6 +30,10 @@ from daemon.errors import EngineFailed
 from daemon.framing import NdjsonDecoder, SseDecoder
 from daemon.middleware import anthropic, ollama, openai
 from daemon.middleware.dialect import Dialect
+from daemon.middleware.responses import ResponsesDialect
+from daemon.middleware.responses_history import History
+from daemon.middleware.responses_request import ResponsesRequest
+from daemon.middleware.responses_stream import ResponsesEncoder
 from tests.fakes.answers import assemble
 
 REQUEST = ChatRequest(model="m", messages=(Message("user", (Text("hi"),)),), stream=True, include_usage=True)
@@ -40,6 +45,10 @@ SECONDS = st.floats(0, 1e5)
 ARGUMENTS = st.dictionaries(st.text(), st.none() | st.integers() | st.text(), max_size=3).map(
     lambda value: json.dumps(value, ensure_ascii=False)
 )
+
+SCORES = st.lists(
+    st.builds(lambda logprob: {"token": "t", "logprob": logprob}, st.floats(-9, 0)), max_size=2
+).map(tuple)
 
 
 @st.composite
@@ -62,7 +71,7 @@ def call(draw: st.DrawFn, index: int) -> list[Event]:
 def answers(draw: st.DrawFn) -> list[Event]:
     """Thinking, then text, then calls, with keep-alives of the engine in between."""
     events: list[Event] = [ThinkingDelta(piece) for piece in draw(cut(draw(st.text())))]
-    events += [TextDelta(piece) for piece in draw(cut(draw(st.text())))]
+    events += [TextDelta(piece, draw(SCORES)) for piece in draw(cut(draw(st.text())))]
     for index in range(draw(st.integers(0, 3))):
         events += draw(call(index))
     cached = draw(COUNTS)
@@ -87,6 +96,7 @@ class Read:
     calls: list[tuple[str, str, Any]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     usage: Any = None
+    scores: list[Any] = field(default_factory=list)
 
 
 def read_ollama(output: bytes) -> Read:
@@ -96,6 +106,7 @@ def read_ollama(output: bytes) -> Read:
         piece = line.get("message", line)
         read.text += piece.get("content", piece.get("response", ""))
         read.thinking += piece.get("thinking", "")
+        read.scores += line.get("logprobs", [])
         for one in piece.get("tool_calls", []):
             read.calls.append((one["id"], one["function"]["name"], one["function"]["arguments"]))
         if line["done"]:
@@ -137,12 +148,13 @@ def read_anthropic(output: bytes) -> Read:
     assert kinds.count("message_start") == kinds.count("message_stop") == 1
     opened: int | None = None
     arguments: list[str] = []
+    delta: dict[str, str] = {}
     for event in events:
         match event["type"]:
             case "content_block_start":
                 assert opened is None
                 opened = event["index"]
-                arguments = []
+                arguments, delta = [], {}
                 block = event["content_block"]
             case "content_block_delta":
                 assert event["index"] == opened
@@ -153,6 +165,7 @@ def read_anthropic(output: bytes) -> Read:
             case "content_block_stop":
                 assert event["index"] == opened
                 opened = None
+                assert ("signature" in delta) == (block["type"] == "thinking")
                 if block["type"] == "tool_use":
                     read.calls.append((block["id"], block["name"], json.loads("".join(arguments))))
             case "message_delta":
@@ -192,6 +205,63 @@ def whole_anthropic(body: Any) -> Read:
     return read
 
 
+class Responses(ResponsesDialect):
+    """Answers REQUEST as if its `parse` had made it."""
+
+    def encoder(self, request: TokenRequest, created: float) -> ResponsesEncoder:
+        messages = REQUEST.messages
+        own = ResponsesRequest(model="m", messages=messages, conversation=messages, echo={}, store=False)
+        return super().encoder(own, created)
+
+
+def read_responses(output: bytes) -> Read:
+    """Only from what the events say one by one; the last one must say it all again."""
+    events = [json.loads(event.data) for event in SseDecoder().feed(output)]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events][:2] == ["response.created", "response.in_progress"]
+    read = Read()
+    items: list[Any] = []
+    deltas: dict[int, str] = {}
+    for event in events[2:-1]:
+        match event["type"]:
+            case "response.output_item.added":
+                assert event["output_index"] == len(items)
+                items.append(None)
+                deltas[event["output_index"]] = ""
+            case "response.output_item.done":
+                assert event["output_index"] == len(items) - 1
+                items[-1] = event["item"]
+            case kind if kind.endswith(".delta"):
+                assert event["output_index"] == len(items) - 1
+                deltas[event["output_index"]] += event["delta"]
+    for index, item in enumerate(items):
+        match item["type"]:
+            case "message":
+                read.text += deltas[index]
+            case "reasoning":
+                read.thinking += deltas[index]
+            case "function_call":
+                read.calls.append((item["call_id"], item["name"], deltas[index]))
+    last = events[-1]["response"]
+    assert events[-1]["type"] == f"response.{last['status']}"
+    assert last["output"] == items
+    read.reasons, read.usage = [last["status"]], last["usage"]
+    return read
+
+
+def whole_responses(body: Any) -> Read:
+    read = Read(reasons=[body["status"]], usage=body["usage"])
+    for item in body["output"]:
+        match item["type"]:
+            case "message":
+                read.text += item["content"][0]["text"]
+            case "reasoning":
+                read.thinking += item["content"][0]["text"]
+            case "function_call":
+                read.calls.append((item["call_id"], item["name"], item["arguments"]))
+    return read
+
+
 Reader = Callable[[bytes], Read]
 Whole = Callable[[Any], Read]
 DIALECTS: dict[str, tuple[Dialect, Reader, Whole]] = {
@@ -199,6 +269,7 @@ DIALECTS: dict[str, tuple[Dialect, Reader, Whole]] = {
     "ollama-generate": (ollama.GENERATE, read_ollama, whole_ollama),
     "openai": (openai.CHAT, read_openai, whole_openai),
     "anthropic": (anthropic.MESSAGES, read_anthropic, whole_anthropic),
+    "responses": (Responses(History()), read_responses, whole_responses),
 }
 
 every_dialect = pytest.mark.parametrize(("dialect", "reader", "whole"), DIALECTS.values(), ids=DIALECTS)
@@ -242,7 +313,7 @@ def test_keep_alives_change_nothing(
     assert reader(pings.sub(b"", output)) == reader(encoded(dialect, events))
 
 
-@pytest.mark.parametrize("dialect", [openai.CHAT, anthropic.MESSAGES])
+@pytest.mark.parametrize("dialect", [openai.CHAT, anthropic.MESSAGES, Responses(History())])
 @given(events=answers())
 def test_stream_decodes_the_same_at_every_cut(dialect: Dialect, events: list[Event]) -> None:
     output = encoded(dialect, events)

@@ -4,7 +4,7 @@ import pytest
 
 from daemon.chat import Done, FinishReason, Progress, TextDelta, ThinkingDelta, ToolCallDelta
 from daemon.errors import Busy, EngineFailed, MgrError
-from daemon.middleware.encoding import StreamEncoder, arguments_object
+from daemon.middleware.encoding import StreamEncoder, arguments_object, notes
 
 DONE = Done(FinishReason.STOP)
 
@@ -44,6 +44,20 @@ def test_empty_deltas_are_nothing() -> None:
     encoder = Plain()
     assert encoder.feed(TextDelta("")) == encoder.feed(ThinkingDelta("")) == b""
     assert encoder.feed(ToolCallDelta(0, "", "id", "name")) != b""
+
+
+def test_logprobs_are_for_those_who_show_them() -> None:
+    class Scored(Plain):
+        def _scored(self, delta: TextDelta) -> bytes:
+            return f"scored {delta.text} {len(delta.logprobs)}".encode()
+
+    delta = TextDelta("Hi", ({"token": "Hi", "logprob": -0.5},))
+    assert Plain().feed(delta) == b"text Hi"
+    assert Scored().feed(delta) == b"scored Hi 1"
+    assert Scored().feed(TextDelta("Hi")) == b"text Hi"
+    # A token that is a part of a character has no text yet.
+    part = TextDelta("", delta.logprobs)
+    assert (Plain().feed(part), Scored().feed(part)) == (b"", b"scored  1")
 
 
 def test_nothing_follows_the_end() -> None:
@@ -87,3 +101,12 @@ def test_an_answer_without_its_end_is_an_error() -> None:
 )
 def test_arguments_are_always_an_object(text: str, value: dict[str, object]) -> None:
     assert arguments_object(text) == value
+
+
+def test_notes_are_there_when_there_is_something_to_say() -> None:
+    cut = Done(FinishReason.STOP, truncated=True)
+    warned = Done(FinishReason.STOP, warnings=("a", "b"))
+    assert notes([DONE]) == notes([]) == {}
+    assert notes([DONE, cut]) == {"truncated": True}
+    assert notes([warned, Done(FinishReason.STOP, warnings=("b", "c"))]) == {"warnings": ["a", "b", "c"]}
+    assert notes([cut, warned]) == {"truncated": True, "warnings": ["a", "b"]}

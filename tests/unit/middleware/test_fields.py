@@ -30,7 +30,6 @@ def test_null_is_absent(data: dict[str, Any]) -> None:
     assert fields.object("k").data == {}
     assert fields.objects("k") == []
     fields.refuse_unbuilt({"k": ()})
-    fields.refuse_unbuilt_types({"k": ()})
     with pytest.raises(BadField, match=r"^k is required$"):
         fields.required("k")
 
@@ -85,15 +84,6 @@ def test_unbuilt_values_are_compared_with_their_type() -> None:
             Fields({"k": value}, "o.").refuse_unbuilt(off)
         assert caught.value.field == "o.k"
         assert isinstance(caught.value, NotSupported)
-
-
-def test_unbuilt_types() -> None:
-    for value in ({}, {"type": None}, {"type": "off", "more": 1}):
-        Fields({"k": value}).refuse_unbuilt_types({"k": ("off",)})
-    with pytest.raises(FieldNotSupported, match=r'^k\.type "on" is not supported$'):
-        Fields({"k": {"type": "on"}}).refuse_unbuilt_types({"k": ("off",)})
-    with pytest.raises(BadField, match=r"^k must be an object"):
-        Fields({"k": "on"}).refuse_unbuilt_types({"k": ("off",)})
 
 
 def test_shown_is_short_ascii() -> None:

@@ -18,8 +18,10 @@ import pytest
 
 from daemon import chat
 from daemon.errors import MgrError
-from daemon.middleware import anthropic, ollama, openai
+from daemon.middleware import anthropic, ollama, openai, openai_completions, openai_embeddings
 from daemon.middleware.dialect import Dialect, Reply
+from daemon.middleware.responses import ResponsesDialect
+from daemon.middleware.responses_history import History
 from tests.fakes.answers import assemble
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -29,8 +31,14 @@ CREATED = 1_767_323_045.25
 DIALECTS: dict[str, Dialect] = {
     "ollama-chat": dataclasses.replace(ollama.CHAT, clock=lambda: CREATED + 1),
     "ollama-generate": dataclasses.replace(ollama.GENERATE, clock=lambda: CREATED + 1),
+    "ollama-embed": ollama.EMBED,
+    "ollama-embeddings": ollama.EMBEDDINGS,
     "openai": openai.CHAT,
+    "openai-completions": openai_completions.COMPLETIONS,
+    "openai-embeddings": openai_embeddings.EMBEDDINGS,
+    "openai-rerank": openai_embeddings.RERANK,
     "anthropic": anthropic.MESSAGES,
+    "responses": ResponsesDialect(History()),
 }
 CASES = [path.parent for path in sorted(GOLDEN.glob("*/*/request.json")) if path.parts[-3] in DIALECTS]
 
@@ -52,8 +60,8 @@ def _usual(field: "dataclasses.Field[Any]") -> Any:
     return field.default
 
 
-def events(path: Path) -> list[chat.Event]:
-    """Events from [{"is": "TextDelta", "text": "Hi"}, ...]."""
+def values(path: Path) -> list[Any]:
+    """Events, Choices, Embeddings or a Ranking from [{"is": "TextDelta", "text": "Hi"}, ...]."""
     return [_value(item) for item in json.loads(path.read_text())]
 
 
@@ -75,7 +83,7 @@ def pretty(value: Any) -> str:
 
 
 def without_ids(text: str) -> str:
-    return re.sub(r"\b(chatcmpl-|msg_|req_)[0-9a-f]{24}\b", r"\1<24 hex>", text)
+    return re.sub(r"\b(chatcmpl-|cmpl-|rerank-|msg_|req_|resp_|rs_|fc_)[0-9a-f]{24}\b", r"\1<24 hex>", text)
 
 
 def answer(reply: Reply) -> str:
@@ -98,10 +106,27 @@ def results(dialect: Dialect, case: Path) -> dict[str, str]:
     canonical = {"canonical.txt": shown(request)}
     if isinstance(request, chat.LoadRequest):
         return canonical | {"reply.json": answer(dialect.loaded(request, CREATED))}
+    if isinstance(request, chat.EmbedRequest):
+        (found,) = values(case / "events.json")
+        return canonical | {"reply.json": answer(dialect.embedded(request, found, CREATED))}
+    if isinstance(request, chat.RerankRequest):
+        (ranking,) = values(case / "events.json")
+        return canonical | {"reply.json": answer(dialect.ranked(request, ranking, CREATED))}
+    if isinstance(request, chat.Batch):
+        return canonical | side_by_side(dialect, request, values(case / "events.json"))
     assert isinstance(request, chat.ChatRequest | chat.CompletionRequest)
-    source = events(case / "events.json")
+    source = values(case / "events.json")
     reply = dialect.reply(request, assemble(source), CREATED)
     return canonical | {"reply.json": answer(reply), "stream.txt": stream(dialect, request, source)}
+
+
+def side_by_side(dialect: Dialect, request: chat.Batch, source: list[chat.Choice]) -> dict[str, str]:
+    """The two answers to a request with several choices."""
+    encoder = dialect.batch_encoder(request, CREATED)
+    output = b"".join([encoder.feed_choice(choice) for choice in source] + [encoder.finish()])
+    each = [[choice.event for choice in source if choice.index == i] for i in range(len(request.requests))]
+    reply = dialect.replies(request, [assemble(one) for one in each], CREATED)
+    return {"reply.json": answer(reply), "stream.txt": without_ids(output.decode())}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")

@@ -8,18 +8,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.chat import ChatRequest, CompletionRequest, LoadRequest, Request
+from daemon.chat import (
+    ChatRequest,
+    CompletionRequest,
+    EmbedRequest,
+    Request,
+    RerankRequest,
+)
 from daemon.errors import InvalidRequest, NotSupported
-from daemon.middleware import anthropic, ollama, openai
+from daemon.middleware import anthropic, ollama, openai, openai_completions, openai_embeddings
 from daemon.middleware.dialect import Dialect
+from daemon.middleware.responses import ResponsesDialect
+from daemon.middleware.responses_history import History
 
 DIALECTS: dict[str, Dialect] = {
     "ollama-chat": ollama.CHAT,
     "ollama-generate": ollama.GENERATE,
+    "ollama-embed": ollama.EMBED,
+    "ollama-embeddings": ollama.EMBEDDINGS,
     "openai": openai.CHAT,
+    "openai-completions": openai_completions.COMPLETIONS,
+    "openai-embeddings": openai_embeddings.EMBEDDINGS,
+    "openai-rerank": openai_embeddings.RERANK,
+    "responses": ResponsesDialect(History()),
     "anthropic": anthropic.MESSAGES,
 }
-GOOD = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "max_tokens": 5}
+GOOD = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "prompt": "hi",
+    "input": "hi",
+    "query": "hi",
+    "documents": ["hi"],
+    "max_tokens": 5,
+}
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 
@@ -31,7 +53,7 @@ def answered(dialect: Dialect, body: bytes) -> Request | None:
     except (InvalidRequest, NotSupported) as caught:
         error = caught
     else:
-        assert isinstance(request, ChatRequest | CompletionRequest | LoadRequest)
+        assert isinstance(request, Request)
         return request
     reply = dialect.error(error)
     assert reply.status in {400, 501}
@@ -114,9 +136,17 @@ def test_wrong_bodies_are_refused(dialect: Dialect, body: bytes) -> None:
     [('"a\\u0000b"', "a\0b"), ('"\\ud83d\\ude00"', "\U0001f600"), ('"\u2028"', "\u2028"), ('"é"', "é")],
 )
 def test_odd_text_arrives_as_it_is(dialect: Dialect, text: str, words: str) -> None:
-    request = answered(dialect, with_text(text))
-    assert isinstance(request, ChatRequest)
-    assert request.messages[-1].text == words
+    match answered(dialect, with_text(text)):
+        case ChatRequest(messages=[*_, message]):
+            assert message.text == words
+        case CompletionRequest(prompt=prompt):
+            assert prompt == words
+        case EmbedRequest(inputs=inputs):
+            assert inputs == (words,)
+        case RerankRequest(query=query, documents=documents):
+            assert (query, documents) == (words, (words,))
+        case other:
+            pytest.fail(f"not a request: {other}")
 
 
 @every_dialect
@@ -132,11 +162,36 @@ _NAMES = """
     model messages prompt system role content type text thinking stream stream_options include_usage options
     max_tokens max_completion_tokens num_predict num_ctx num_gpu temperature top_k top_p seed stop
     stop_sequences keep_alive raw template context suffix images format think tools tool_choice tool_calls
-    response_format n logprobs name refusal
+    response_format n logprobs name refusal functions function_call function arguments parameters top_logprobs
+    logit_bias tool_call_id image_url url input_audio data json_schema schema reasoning reasoning_effort effort
+    allowed_tools mode chat_template_kwargs think echo best_of input dimensions encoding_format query documents top_n
+    instructions call_id output summary include metadata truncation store previous_response_id encrypted_content id
 """
 KEYS = st.sampled_from(_NAMES.split())
 WORDS = st.sampled_from(
-    ["user", "assistant", "system", "tool", "text", "thinking", "image", "5m", "auto", ""]
+    [
+        "user",
+        "assistant",
+        "system",
+        "tool",
+        "function",
+        "text",
+        "thinking",
+        "image",
+        "image_url",
+        "json_schema",
+        "allowed_tools",
+        "required",
+        "message",
+        "function_call",
+        "function_call_output",
+        "item_reference",
+        "input_text",
+        "input_image",
+        "5m",
+        "auto",
+        "",
+    ]
 )
 VALUES = st.recursive(
     st.none()

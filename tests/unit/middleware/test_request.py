@@ -102,6 +102,41 @@ def test_negative_seeds_are_stable() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seed", "place", "later"),
+    [(None, 1, -1), (-1, 3, -1), (0, 1, 1), (42, 15, 57), (2**32 - 2, 1, 0)],
+)
+def test_later_answers_have_other_seeds(seed: int | None, place: int, later: int) -> None:
+    assert pieces.later_seed(seed, place) == later
+
+
+@pytest.mark.parametrize(
+    ("value", "switch"),
+    [
+        (None, None),
+        (True, True),
+        (False, False),
+        ("none", False),
+        ("minimal", "low"),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("high", "high"),
+        ("xhigh", "high"),
+        ("max", "high"),
+        ("ultra", "high"),
+    ],
+)
+def test_thinking(value: Any, switch: bool | str | None) -> None:
+    read_one = pieces.thinking(Fields({"think": value}), "think")
+    assert (read_one, type(read_one)) == (switch, type(switch))
+
+
+@pytest.mark.parametrize("value", ["", "much", 1, 0, [], {}])
+def test_wrong_thinking(value: Any) -> None:
+    with pytest.raises(BadField, match=r"^o\.think must be true, false or one of none, minimal, low, medium"):
+        pieces.thinking(Fields({"think": value}, "o."), "think")
+
+
+@pytest.mark.parametrize(
     ("value", "seconds"), [(None, None), (0, 0), ("5m", 300), (1.5, 1.5), (-1, math.inf), ("-1s", math.inf)]
 )
 def test_keep_alive(value: Any, seconds: float | None) -> None:
@@ -122,23 +157,34 @@ def test_model_is_required(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "role"),
-    [("system", "system"), ("developer", "system"), ("User", "user"), ("ASSISTANT", "assistant")],
+    [
+        ("system", "system"),
+        ("developer", "system"),
+        ("User", "user"),
+        ("ASSISTANT", "assistant"),
+        ("tool", "tool"),
+        ("function", "tool"),
+    ],
 )
 def test_roles(text: str, role: str) -> None:
     assert pieces.role(Fields({"role": text})) == role
 
 
 def test_wrong_roles_are_named_with_their_index() -> None:
-    wrong = [{"role": "user"}, {"role": "robot"}, {"role": "tool"}, {}, {"role": 1}]
+    wrong = [{"role": "user"}, {"role": "robot"}, {}, {"role": 1}]
     items = pieces.messages(Fields({"messages": wrong}))
-    with pytest.raises(BadField, match=r'^messages\[1\]\.role must be one of .*assistant, not "robot"$'):
+    with pytest.raises(BadField, match=r'^messages\[1\]\.role must be one of .* function, not "robot"$'):
         pieces.role(items[1])
-    with pytest.raises(FieldNotSupported, match=r'^messages\[2\]\.role "tool" is not supported$'):
+    with pytest.raises(BadField, match=r"^messages\[2\]\.role is required$"):
         pieces.role(items[2])
-    with pytest.raises(BadField, match=r"^messages\[3\]\.role is required$"):
+    with pytest.raises(BadField, match=r"^messages\[3\]\.role must be a string"):
         pieces.role(items[3])
-    with pytest.raises(BadField, match=r"^messages\[4\]\.role must be a string"):
-        pieces.role(items[4])
+
+
+def test_a_kind_of_content_that_nothing_reads() -> None:
+    error = pieces.unbuilt_kind(Fields({"type": "video"}, "messages[0].content[1]."))
+    assert isinstance(error, FieldNotSupported)
+    assert error.message == 'messages[0].content[1].type "video" is not supported'
 
 
 def test_messages_are_bounded() -> None:

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from daemon.chat import ChatRequest, Done, Event, FinishReason, Message, Progress, Sink, Text, TextDelta
+from daemon.chat import (
+    ChatRequest,
+    Done,
+    Event,
+    FinishReason,
+    Message,
+    Progress,
+    Sink,
+    Text,
+    TextDelta,
+    TokenRequest,
+)
 from daemon.errors import Busy, EngineFailed
 from daemon.middleware import ollama, openai
 from daemon.middleware.dialect import Dialect
@@ -58,7 +69,7 @@ class Source:
         self.waits = asyncio.Event()
         self.closed = False
 
-    async def __call__(self, sink: Sink) -> Done:
+    async def __call__(self, request: TokenRequest, sink: Sink) -> Done:
         try:
             for event in self._events:
                 if event is None:

@@ -16,6 +16,11 @@ GOLDEN = Path(__file__).parents[2] / "golden/engine_flags"
 VERSIONS = ("b11311", "b11434", "wheel-b11549")
 LAUNCH = Launch(model=Path("/m.gguf"), alias="a:b", window=1024, slots=2)
 EVERYTHING = replace(LAUNCH, batch=64, gpu_layers=3, threads=4, main_gpu=1, mmap=False)
+TASKS = (
+    replace(EVERYTHING, template=Path("/t"), projector=Path("/p"), adapters=(Path("/a"), Path("/b"))),
+    replace(EVERYTHING, embedding=True, pooling="mean"),
+    replace(EVERYTHING, reranking=True),
+)
 SOCKET = Path("/run/x.sock")
 
 
@@ -41,13 +46,26 @@ def test_each_version_takes_every_setting_of_mgr(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_version_is_given_a_flag_that_it_does_not_list(version: str) -> None:
-    for launch in (LAUNCH, EVERYTHING, replace(EVERYTHING, mmap=True)):
+    for launch in (LAUNCH, EVERYTHING, replace(EVERYTHING, mmap=True), *TASKS):
         given = arguments(launch, SOCKET, known(version), cpu_only=True)
         assert {word for word in given if word.startswith("-")} <= known(version)
 
 
 def test_the_wheels_file_is_what_its_help_says_now() -> None:
     assert known("wheel-b11549") == flags_in(embedded.parser().format_help())
+
+
+def test_the_wheels_program_reads_every_setting_of_mgr() -> None:
+    for launch in (EVERYTHING, *TASKS):
+        given = arguments(launch, SOCKET, known("wheel-b11549"), cpu_only=True)
+        options = embedded.parser().parse_args(given)
+        assert (options.embedding, options.reranking) == (launch.embedding, launch.reranking)
+        assert options.pooling == launch.pooling
+        assert options.lora == [str(path) for path in launch.adapters]
+        assert (options.chat_template_file, options.mmproj) == (
+            launch.template and str(launch.template),
+            launch.projector and str(launch.projector),
+        )
 
 
 def test_flags_that_an_engine_lacks_are_told_in_the_spelling_that_mgr_prefers() -> None:

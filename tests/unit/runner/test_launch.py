@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,54 @@ def test_load_time_options_become_flags() -> None:
     assert "--no-mmap" in given
     newer = arguments(launch, SOCKET, known | {"--load-mode"}, cpu_only=False)
     assert pairs(newer)["--load-mode"] == "none"
+
+
+def test_an_engine_for_vectors_takes_a_whole_text_at_once() -> None:
+    known = NEEDED | {"--batch-size", "--ubatch-size", "--embeddings", "--pooling", "--rerank", "-kvu"}
+    embeds = arguments(
+        replace(LAUNCH, embedding=True, pooling="mean", batch=64), SOCKET, known, cpu_only=True
+    )
+    assert (
+        pairs(embeds).items()
+        >= {"--batch-size": "1024", "--ubatch-size": "1024", "--pooling": "mean"}.items()
+    )
+    assert {"--embeddings", "-kvu"} <= {*embeds}
+    ranks = arguments(replace(LAUNCH, reranking=True), SOCKET, known, cpu_only=True)
+    assert pairs(ranks).items() >= {"--batch-size": "1024", "--ubatch-size": "1024"}.items()
+    assert {"--rerank", "-kvu"} <= {*ranks}
+    assert not {"--embeddings", "--pooling"} & {*ranks}
+    plain = arguments(LAUNCH, SOCKET, known, cpu_only=True)
+    assert not {"--embeddings", "--pooling", "--rerank", "--ubatch-size", "-kvu"} & {*plain}
+
+
+def test_files_beside_the_model_become_flags() -> None:
+    launch = replace(
+        LAUNCH,
+        template=Path("/t.jinja"),
+        projector=Path("/p.gguf"),
+        adapters=(Path("/a.gguf"), Path("/b.gguf")),
+    )
+    known = NEEDED | {"--jinja", "--chat-template-file", "--mmproj", "--lora"}
+    given = arguments(launch, SOCKET, known, cpu_only=True)
+    assert given[-9:] == [
+        "--jinja", "--chat-template-file", "/t.jinja", "--mmproj", "/p.gguf", "--lora", "/a.gguf", "--lora", "/b.gguf",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"embedding": True},
+        {"reranking": True},
+        {"pooling": "mean"},
+        {"template": Path("/t")},
+        {"projector": Path("/p")},
+        {"adapters": (Path("/a"),)},
+    ],
+)
+def test_what_an_engine_is_for_is_never_left_out(asked: dict[str, Any]) -> None:
+    with pytest.raises(LoadFailed, match="does not know"):
+        arguments(replace(LAUNCH, **asked), SOCKET, NEEDED, cpu_only=True)
 
 
 def test_the_environment_holds_no_secret_and_no_setting_of_the_engine() -> None:

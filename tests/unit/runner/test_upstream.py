@@ -10,8 +10,19 @@ from typing import Any
 
 import pytest
 
-from daemon.chat import ChatRequest, Done, FinishReason, Message, Piece, Text, TextDelta, Usage
-from daemon.errors import EngineFailed, EngineGone, PromptTooLong
+from daemon.chat import (
+    ChatRequest,
+    CompletionRequest,
+    Done,
+    FinishReason,
+    Image,
+    Message,
+    Piece,
+    Text,
+    TextDelta,
+    Usage,
+)
+from daemon.errors import EngineFailed, EngineGone, MgrError, PromptTooLong
 from daemon.framing import sse
 from daemon.runner.endpoint import Endpoint
 from daemon.runner.upstream import Upstream
@@ -196,3 +207,61 @@ async def test_health(answer: bytes, status: int | None) -> None:
     async with asking(answer) as (asked, engine):
         assert await asked.upstream.health() == status
     assert engine.requests[0].startswith(b"GET /health HTTP/1.1\r\n")
+
+
+def whole(value: object, status: bytes = b"200 OK") -> bytes:
+    body = json.dumps(value).encode()
+    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+async def test_a_question_with_one_whole_answer() -> None:
+    async with asking(whole({"tokens": [1, 2]})) as (asked, engine):
+        assert await asked.upstream.call("/tokenize", {"content": "hi"}) == {"tokens": [1, 2]}
+    head, _, body = engine.requests[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /tokenize HTTP/1.1\r\n")
+    assert b"Authorization: Bearer the-key" in head
+    assert json.loads(body) == {"content": "hi"}
+
+
+async def test_a_question_without_a_body_is_a_get() -> None:
+    async with asking(whole({"a": 1})) as (asked, engine):
+        assert await asked.upstream.call("/props") == {"a": 1}
+    assert engine.requests[0].startswith(b"GET /props HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (whole({"error": TOO_LONG}, b"400 Bad Request"), PromptTooLong),
+        (whole({"error": {"code": 500, "message": "oops"}}, b"500 X"), EngineFailed),
+        (whole([1]), EngineFailed),
+        (b"", EngineGone),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", EngineFailed),
+    ],
+)
+async def test_a_whole_answer_fails_as_a_stream_does(answer: bytes, error: type[MgrError]) -> None:
+    async with asking(answer) as (asked, _):
+        with pytest.raises(MgrError) as failure:
+            await asked.upstream.call("/tokenize", {})
+    assert type(failure.value) is error
+
+
+async def test_a_whole_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.runner.upstream._MAX_WHOLE_BYTES", 100)
+    async with asking(whole({"a": "x" * 100})) as (asked, _):
+        with pytest.raises(EngineFailed, match="longer than 100 bytes"):
+            await asked.upstream.call("/tokenize", {})
+    async with asking(whole({"a": "x" * 80})) as (asked, _):
+        assert await asked.upstream.call("/tokenize", {}) == {"a": "x" * 80}
+
+
+async def test_where_images_stand_in_plain_text_the_engine_says_first() -> None:
+    """It is another word at each start, so that nobody can write it."""
+    request = CompletionRequest(model="m", prompt="what?", images=(Image("aGk=", "image/png"),))
+    async with asking(whole({"media_marker": "<here>"})) as (asked, engine):
+        with pytest.raises(EngineFailed):  # this engine has the same answer to everything
+            await asked.upstream.answer(request, lambda pieces: None)
+    first, second = engine.requests
+    assert first.startswith(b"GET /props ")
+    body = json.loads(second.partition(b"\r\n\r\n")[2])
+    assert body["prompt"] == {"prompt_string": "<here>what?", "multimodal_data": ["aGk="]}

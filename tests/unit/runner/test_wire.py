@@ -1,86 +1,29 @@
-"""Requests to the engine and its chunks, as measured on real builds."""
+"""Requests to the engine, as its builds were measured to take them."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from daemon.chat import (
+    Audio,
     ChatRequest,
     CompletionRequest,
-    Done,
-    Event,
-    FinishReason,
+    Image,
+    JsonFormat,
     Message,
-    Progress,
     Sampling,
     Text,
-    TextDelta,
-    ThinkingDelta,
-    Timings,
-    ToolCallDelta,
-    Usage,
+    Tool,
+    ToolCall,
+    ToolChoice,
 )
-from daemon.errors import EngineFailed, InvalidRequest, PromptTooLong
-from daemon.framing import SseDecoder, sse
-from daemon.runner.wire import AnswerReader, body_for, error_from, path_for, plain_texts
+from daemon.errors import InvalidRequest
+from daemon.runner.wire import body_for, conversation, path_for
 
 CHAT = ChatRequest(
     model="m", messages=(Message("system", (Text("be"), Text("brief"))), Message("user", (Text("hi"),)))
 )
-
-
-def chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> bytes:
-    return json.dumps({"choices": [{"delta": delta, "finish_reason": reason}], **more}).encode()
-
-
-def read(*data: bytes) -> list[Event]:
-    """The pieces of a whole answer, and its end."""
-    reader = AnswerReader()
-    return [*(piece for each in data for piece in reader.read(each)), reader.end()]
-
-
-TEXT = (
-    '{"choices":[{"finish_reason":null,"index":0,"delta":{"content":%s}}],"created":1796005290,"id":"chatcmpl-xhxw",'
-    '"model":"smollm2","system_fingerprint":"b11311-0c1e570","object":"chat.completion.chunk"}'
-)
-
-
-def plain(text: str) -> bytes:
-    return (TEXT % json.dumps(text, ensure_ascii=False)).encode()
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
-def test_the_short_way_reads_what_the_long_way_reads(texts: list[str]) -> None:
-    stream = b"".join(sse(plain(text)) for text in texts)
-    pieces, rest = plain_texts(stream)
-    decoder, reader = SseDecoder(), AnswerReader()
-    pieces += [piece for event in decoder.feed(rest) for piece in reader.read(event.data)]
-    assert pieces == [TextDelta(text) for text in texts if text]
-
-
-def test_the_short_way_takes_plain_texts_and_nothing_else() -> None:
-    first = sse(plain("Hello")) + sse(plain(" w\u00f6rld"))
-    pieces = [TextDelta("Hello"), TextDelta(" w\u00f6rld")]
-    assert plain_texts(first) == (pieces, b"")
-    others = [
-        sse(plain("a\nb")),
-        sse(plain('say "a"')),
-        sse(plain("a").replace(b"null", b'"stop"')),
-        sse(plain("a")[:-1] + b',"timings":{}}'),
-        sse(plain("a").replace(b"content", b"reasoning_content")),
-        sse(plain("a").replace(b'"index":0', b'"index":1')),
-        sse(plain("")),
-        sse(plain("a"))[:-1],
-        sse(plain("a").replace(b'"a"', b'"\xff"')),
-        sse(plain("a").replace(b'"a"', b'"\x01"')),
-        b": comment\n\n",
-        b"data: [DONE]\n\n",
-    ]
-    for other in others:
-        assert plain_texts(first + other + first) == (pieces, other + first)
 
 
 def test_every_request_is_streamed_and_reports_its_prefill() -> None:
@@ -128,98 +71,162 @@ def test_which_stop_sequence_hit_is_asked_only_when_there_are_some() -> None:
     assert body_for(with_stop)["verbose"] is True
 
 
-def test_a_whole_chat_answer() -> None:
-    events = read(
-        chunk(
-            {"role": "assistant", "content": None},
-            prompt_progress={"total": 31, "cache": 24, "processed": 24, "time_ms": 0},
-        ),
-        chunk({"reasoning_content": "hm"}),
-        chunk({"content": "Hel"}),
-        chunk({"tool_calls": [{"index": 1, "id": "c", "function": {"name": "f", "arguments": '{"a":'}}]}),
-        chunk({}, "stop", __verbose={"stopping_word": "END"}),
-        json.dumps(
-            {
-                "choices": [],
-                "timings": {
-                    "cache_n": 24,
-                    "prompt_n": 7,
-                    "prompt_ms": 250,
-                    "predicted_n": 4,
-                    "predicted_ms": 500,
-                },
-            }
-        ).encode(),
-        b"[DONE]",
-    )
-    assert events == [
-        Progress(24, 31, 24),
-        ThinkingDelta("hm"),
-        TextDelta("Hel"),
-        ToolCallDelta(1, '{"a":', "c", "f"),
-        Done(FinishReason.STOP, Usage(31, 24, 4), Timings(prompt=0.25, generation=0.5), "END"),
+# ---- content
+
+TOOL = Tool("weather", "Tells it", {"type": "object", "properties": {"city": {"type": "string"}}})
+
+
+def chat(*messages: Message, **more: Any) -> dict[str, Any]:
+    return body_for(ChatRequest(model="m", messages=messages, **more))
+
+
+USER = Message("user", (Text("hi"),))
+
+
+def test_tools_reach_the_engine_in_openais_shape() -> None:
+    body = chat(USER, tools=(TOOL,), tool_choice=ToolChoice("none"), parallel_tool_calls=False)
+    function = {"name": "weather", "description": "Tells it", "parameters": TOOL.parameters}
+    assert body["tools"] == [{"type": "function", "function": function}]
+    assert body["tool_choice"] == "none"
+    assert body["parallel_tool_calls"] is False
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & chat(USER, parallel_tool_calls=True).keys()
+
+
+def test_calls_and_their_results() -> None:
+    called = Message("assistant", thinking="hm", tool_calls=(ToolCall("c1", "weather", '{"city": "Bern"}'),))
+    result = Message("tool", (Text("sunny"),), tool_call_id="c1", name="weather")
+    assert chat(USER, called, result)["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
+            "tool_calls": [
+                {
+                    "type": "function",
+                    "id": "c1",
+                    "function": {"name": "weather", "arguments": '{"city": "Bern"}'},
+                }
+            ],
+        },
+        {"role": "tool", "content": "sunny", "tool_call_id": "c1", "name": "weather"},
     ]
 
 
-def test_usage_is_enough_where_there_are_no_timings() -> None:
-    usage = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
-    events = read(chunk({}, "length"), json.dumps({"choices": [], "usage": usage}).encode(), b"[DONE]")
-    assert events == [Done(FinishReason.LENGTH, Usage(3, 1, 2))]
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("", {}),
+        (" ", {}),
+        ("{}", {}),
+        ('{"a":', {"raw": '{"a":'}),
+        ("[1]", {"raw": "[1]"}),
+        ("null", {"raw": "null"}),
+        ("[" * 100_000, {"raw": "[" * 100_000}),
+        ('{"a": 1}', {"a": 1}),
+    ],
+)
+def test_arguments_of_an_earlier_call_are_always_an_object(written: str, sent: dict[str, Any]) -> None:
+    body = chat(USER, Message("assistant", tool_calls=(ToolCall("c", "f", written),)))
+    assert json.loads(body["messages"][1]["tool_calls"][0]["function"]["arguments"]) == sent
 
 
-def test_a_whole_completion() -> None:
-    final = {"content": "", "stop": True, "stop_type": "word", "stopping_word": "x"}
-    events = read(
-        json.dumps({"content": "a", "stop": False}).encode(),
-        json.dumps({**final, "timings": {"prompt_n": 1, "predicted_n": 1}}).encode(),
+def test_images_and_sound_are_parts_and_text_alone_is_text() -> None:
+    mixed = Message("user", (Text("what?"), Image("aGk=", "image/png"), Audio("aGk=", "wav")))
+    assert chat(mixed)["messages"][0]["content"] == [
+        {"type": "text", "text": "what?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+        {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}},
+    ]
+
+
+ANY_VALUE = {"type": ["object", "array", "string", "number", "boolean", "null"]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "schema"),
+    [
+        (JsonFormat(), {"type": "object"}),
+        (JsonFormat({"type": "integer"}), {"type": "integer"}),
+        (JsonFormat({}), ANY_VALUE),
+        (JsonFormat(True), ANY_VALUE),
+    ],
+)
+def test_a_format_is_a_schema_on_both_routes(wanted: JsonFormat, schema: dict[str, Any]) -> None:
+    assert chat(USER, format=wanted)["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"schema": schema},
+    }
+    assert body_for(CompletionRequest(model="m", prompt="p", format=wanted))["json_schema"] == schema
+
+
+@pytest.mark.parametrize(
+    ("thinking", "arguments"),
+    [
+        (None, None),
+        (True, {"enable_thinking": True}),
+        (False, {"enable_thinking": False}),
+        ("high", {"enable_thinking": True, "reasoning_effort": "high"}),
+    ],
+)
+def test_thinking_is_an_argument_of_the_template(thinking: bool | str | None, arguments: object) -> None:
+    body = chat(USER, thinking=thinking, thinking_budget=100)
+    assert body.get("chat_template_kwargs") == arguments
+    assert body["thinking_budget_tokens"] == 100
+
+
+def test_a_last_turn_of_the_assistant_is_continued_and_not_repeated() -> None:
+    begun = Message("assistant", (Text("Sure,"),))
+    assert (
+        chat(USER, begun).items() >= {"continue_final_message": True, "add_generation_prompt": False}.items()
     )
-    assert events == [TextDelta("a"), Done(FinishReason.STOP, Usage(1, 0, 1), stop_sequence="x")]
+    assert "continue_final_message" not in chat(USER, begun, USER)
 
 
-def test_an_answer_that_was_cut_off_is_an_error() -> None:
-    reader = AnswerReader()
-    reader.read(chunk({"content": "a"}))
-    with pytest.raises(EngineFailed, match="middle of the answer"):
-        reader.end()
+@pytest.mark.parametrize(("top", "asked"), [(None, 1), (0, 1), (5, 5)])
+def test_logprobs_are_asked_in_the_way_that_both_routes_take(top: int | None, asked: int) -> None:
+    sampling = Sampling(logprobs=True, top_logprobs=top, logit_bias=((5, -1.5),))
+    for request in (
+        ChatRequest(model="m", messages=(USER,), tools=(TOOL,), sampling=sampling),
+        CompletionRequest(model="m", prompt="p", sampling=sampling),
+    ):
+        body = body_for(request)
+        assert body["n_probs"] == asked
+        assert [list(each) for each in body["logit_bias"]] == [[5, -1.5]]
+    assert "n_probs" not in chat(USER, sampling=Sampling(logprobs=False, top_logprobs=3))
 
 
-def test_an_error_inside_the_stream() -> None:
-    with pytest.raises(EngineFailed, match="slot broke"):
-        AnswerReader().read(json.dumps({"error": {"code": 500, "message": "slot broke"}}).encode())
-
-
-def test_parts_of_a_wrong_type_are_left_out_and_text_can_always_be_encoded() -> None:
-    events = read(
-        b'{"choices":[{"delta":"x"},{"delta":{"content":5}},{"delta":{"content":"a\\ud800b"}},7]}',
-        b'{"choices":[{"delta":{"tool_calls":[{"id":3,"function":"f"}]},"finish_reason":"what"}]}',
-        b'{"choices":[],"usage":{"prompt_tokens":1e999,"completion_tokens":-1,"prompt_tokens_details":[1]}}',
-        b'{"choices":[],"timings":{"prompt_n":2,"prompt_ms":1e999,"predicted_ms":"x"}}',
-        b"[DONE]",
+def test_a_gap_is_filled_on_a_route_of_its_own() -> None:
+    request = CompletionRequest(
+        model="m", prompt="def f(", suffix="return 1", sampling=Sampling(max_tokens=3)
     )
-    assert events == [TextDelta("a?b"), ToolCallDelta(0), Done(FinishReason.STOP, Usage(2, 0, 0))]
+    body = body_for(request)
+    assert path_for(request) == "/infill"
+    assert body.items() >= {"input_prefix": "def f(", "input_suffix": "return 1", "n_predict": 3}.items()
+    assert "prompt" not in body
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"nope", b"[" * 100_000])
-def test_what_is_no_json_object_is_a_failure_of_the_engine(data: bytes) -> None:
-    with pytest.raises(EngineFailed, match="not a JSON object"):
-        AnswerReader().read(data)
+def test_images_stand_before_plain_text() -> None:
+    images = (Image("aGk=", "image/png"), Image("aG8=", "image/png"))
+    body = body_for(CompletionRequest(model="m", prompt="what?", images=images), "<here>")
+    assert body["prompt"] == {"prompt_string": "<here><here>what?", "multimodal_data": ["aGk=", "aG8="]}
 
 
-def test_a_prompt_beyond_the_window_carries_both_counts() -> None:
-    error = error_from(
-        {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 9000, "n_ctx": 4096}, 400
-    )
-    assert isinstance(error, PromptTooLong)
-    assert (error.needed, error.available) == (9000, 4096)
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CompletionRequest(model="m", prompt=(1,), suffix="b"),
+        CompletionRequest(model="m", prompt="a", suffix="b", images=(Image("aGk=", "image/png"),)),
+        CompletionRequest(model="m", prompt=(1,), images=(Image("aGk=", "image/png"),)),
+    ],
+)
+def test_what_no_engine_takes_is_refused(request_: CompletionRequest) -> None:
+    with pytest.raises(InvalidRequest, match="prompt must be text"):
+        body_for(request_)
 
 
-def test_an_error_tells_no_path_of_the_engines_machine() -> None:
-    error = error_from({"code": 500, "message": "cannot open /srv/models/x.gguf"}, 500)
-    assert error.message == "the engine failed: cannot open <path>"
-
-
-def test_other_refusals_are_the_clients_fault_and_failures_are_not() -> None:
-    assert isinstance(error_from({"code": 400, "message": "bad grammar"}, 400), InvalidRequest)
-    assert isinstance(error_from({"code": 500, "message": "oops"}, 500), EngineFailed)
-    assert isinstance(error_from("text", 502), EngineFailed)
-    assert isinstance(error_from({"code": 401, "message": "key"}, 401), EngineFailed)
+def test_a_prompt_is_counted_with_all_that_makes_it_and_nothing_else() -> None:
+    sampling = Sampling(temperature=0.5, stop=("x",))
+    request = ChatRequest(model="m", messages=(USER,), tools=(TOOL,), thinking=True, sampling=sampling)
+    run, counted = body_for(request), conversation(request)
+    assert counted.keys() == {"messages", "tools", "tool_choice", "chat_template_kwargs"}
+    assert run.items() >= counted.items()

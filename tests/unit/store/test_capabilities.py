@@ -47,3 +47,9 @@ def test_projectors_and_claims() -> None:
         "completion",
         "audio",
     )
+
+
+def test_a_template_goes_before_the_one_in_the_file() -> None:
+    own = summary(tokenizer__chat_template=TOOLS)
+    assert capabilities(own, template="{{ messages }}") == ("completion",)
+    assert capabilities(summary(), template=TOOLS) == ("completion", "tools")

@@ -257,3 +257,40 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         with pytest.raises(StorageFailed) as caught:
             read_summary(tmp_path / name)
         assert str(tmp_path) not in caught.value.message
+
+
+# ---- arrays
+
+
+def test_arrays_are_read_on_demand(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    floats = Raw(9, struct.pack("<IQ2f", 6, 2, 0.5, math.inf))
+    path.write_bytes(gguf({"a.floats": floats, "a.small": [1, 2], "a.many": range(5000), "z": "after"}))
+    arrays = reader.read_arrays(path)
+    assert arrays == {
+        "tokenizer.ggml.tokens": ["a", "bc", ""],
+        "a.floats": [0.5, math.inf],
+        "a.small": [1, 2],
+        "a.many": [*range(5000)],
+    }
+    summary = read_summary(path)
+    assert set(arrays) == {*summary.array_counts, "a.small"}
+    info = summary.model_info(arrays)
+    assert (info["a.floats"], info["tokenizer.ggml.tokens"]) == ([0.5, None], ["a", "bc", ""])
+
+
+def test_arrays_beyond_the_limit_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf({"a": [1, 2, 3], "b": [4, 5], "c": ["x"]}))
+    monkeypatch.setattr(reader, "MAX_SHOWN_ELEMENTS", 6)
+    assert reader.read_arrays(path) == {"tokenizer.ggml.tokens": ["a", "bc", ""], "a": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [(gguf()[:60], "truncated"), (gguf_files.claims_huge_array(), "array")]
+)
+def test_arrays_of_a_hostile_file(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(data)
+    with pytest.raises(BadModel, match=words):
+        reader.read_arrays(path)

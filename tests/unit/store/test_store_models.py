@@ -16,7 +16,7 @@ from daemon.names import BadName, ModelName
 from daemon.store import summaries
 from daemon.store.blobs import Digest
 from daemon.store.gguf import read_summary
-from daemon.store.manifests import LAYER_TYPE
+from daemon.store.manifests import LAYER_TYPE, Layer
 from daemon.store.models import AmbiguousTag, Model, Store, StoreLocked, human_number
 from daemon.store.summary import Summary
 from tests.fakes.gguf_files import Meta, gguf
@@ -258,6 +258,81 @@ def test_a_hostile_number_is_refused(store: Store) -> None:
     with pytest.raises(BadModel, match=r"llama\.context_length"):
         put(store, "m", {"llama.context_length": 0})
     assert store.list() == []
+
+
+# ---- define and copy
+
+
+def with_layers(store: Store, name: str, **texts: bytes) -> Model:
+    """A model of the tiny file and these layers, put over what the name meant before."""
+    model = store.blobs.put(gguf())
+    layers = [Layer(kind, store.blobs.put(data), len(data)) for kind, data in texts.items()]
+    whole = [Layer("model", model, len(gguf())), *layers]
+    return store.define(ModelName.parse(name), whole, {"model_format": "gguf"})
+
+
+def test_a_name_is_made_to_mean_other_layers(store: Store) -> None:
+    old = with_layers(store, "m", system=b"old")
+    new = with_layers(store, "M", system=b"new")
+    assert (str(new.name), new.system, new.config) == ("m:latest", "new", {"model_format": "gguf"})
+    assert store.list() == [new]
+    assert not store.blobs.has(Digest.of(b"old"))
+    assert old.path.exists()
+
+
+def test_a_copy(store: Store, root: Path) -> None:
+    source = put(store, "m")
+    replaced = put(store, "n", {"general.name": "Other"})
+    for name in ("a/copy:1", "n", "M"):
+        assert store.copy("m", ModelName.parse(name)).digest == source.digest
+    assert not replaced.path.exists()
+    assert {str(model.name) for model in store.list()} == {"m:latest", "n:latest", "a/copy:1"}
+    store.remove("m")
+    store.remove("n")
+    assert store.resolve("a/copy:1").path.exists()
+    with pytest.raises(ModelNotFound):
+        store.copy("absent", ModelName("x"))
+
+
+def test_a_model_of_another_program_is_not_overwritten(root: Path) -> None:
+    foreign_library(root)
+    store = Store(root).open()
+    mine = put(store, "mine", {"general.name": "Mine"})
+    assert store.copy("theirs", ModelName("copied")).path.exists()
+    with pytest.raises(Forbidden):
+        store.copy("mine", ModelName("theirs"))
+    with pytest.raises(Forbidden):
+        with_layers(store, "theirs")
+    assert store.resolve("mine") == mine
+
+
+# ---- what an engine is started with
+
+
+def test_one_engine_serves_the_names_that_differ_in_what_it_does_not_see(store: Store) -> None:
+    plain = put(store, "plain")
+    assert plain.load_key == str(plain.model_digest)
+    assert with_layers(store, "system", system=b"x", params=b"{}").load_key == plain.load_key
+    assert with_layers(store, "go", template=b"{{ .Prompt }}").load_key == plain.load_key
+    others = [
+        with_layers(store, "jinja", template=b"{{ messages }}"),
+        with_layers(store, "jinja2", template=b"{{ messages }} "),
+        with_layers(store, "lora", adapter=gguf({"general.type": "adapter"})),
+        with_layers(store, "eyes", projector=gguf({"general.architecture": "clip"})),
+    ]
+    keys = {model.load_key for model in others}
+    assert len({plain.load_key, *keys}) == 5
+    assert with_layers(store, "again", template=b"{{ messages }}").load_key == others[0].load_key
+
+
+def test_a_template_in_jinja_is_a_file_for_the_engine(store: Store) -> None:
+    text = b"{% if tools %}{{ tools }}{% endif %}"
+    model = with_layers(store, "m", template=text)
+    assert model.jinja_template is not None
+    assert model.jinja_template.read_bytes() == text
+    assert model.capabilities == ("completion", "tools")
+    go = with_layers(store, "go", template=b"{{ .Tools }}")
+    assert (go.jinja_template, go.template, go.capabilities) == (None, "{{ .Tools }}", ("completion",))
 
 
 # ---- remove

@@ -10,7 +10,7 @@ import pytest
 from daemon.chat import ChatRequest, CompletionRequest, LoadOptions, Message, Sampling, Text
 from daemon.errors import InvalidRequest
 from daemon.names import ModelName
-from daemon.routes.inference import prepare, weights
+from daemon.routes.prepare import prepare, weights
 from daemon.store.blobs import Digest
 from daemon.store.models import Model
 from daemon.store.summary import Summary
