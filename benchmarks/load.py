@@ -38,8 +38,8 @@ class Ask:
 
 
 def ask(dialect: str, text: str) -> Ask:
-    """`text` as a user's message to PACED_MODEL, streamed, in a dialect: openai, ollama-chat, ollama-generate or
-    anthropic."""
+    """`text` as a user's message to PACED_MODEL, streamed, in a dialect: openai, ollama-chat, ollama-generate,
+    responses or anthropic; or openai-schema, which has to keep to a schema."""
     messages = [{"role": "user", "content": text}]
     match dialect:
         case "openai":
@@ -48,6 +48,13 @@ def ask(dialect: str, text: str) -> Ask:
             return Ask("/api/chat", {"model": PACED_MODEL, "messages": messages}, b'"done"')
         case "ollama-generate":
             return Ask("/api/generate", {"model": PACED_MODEL, "prompt": text}, b'"done"')
+        case "openai-schema":
+            schema = {"type": "json_schema", "json_schema": {"name": "any", "schema": {"type": "string"}}}
+            body = {"model": PACED_MODEL, "stream": True, "messages": messages, "response_format": schema}
+            return Ask("/v1/chat/completions", body)
+        case "responses":
+            body = {"model": PACED_MODEL, "stream": True, "input": text, "store": False}
+            return Ask("/v1/responses", body, b'"response.output_text.delta"')
         case "anthropic":
             body = {"model": PACED_MODEL, "stream": True, "messages": messages, "max_tokens": 1_000_000}
             return Ask("/v1/messages", body, b'"text_delta"')

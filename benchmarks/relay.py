@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.daemons import PacedEngine, paced_daemon
-from benchmarks.figures import Bar, Row, ratio_row
+from benchmarks.daemons import Daemon, PacedEngine, paced_daemon
+from benchmarks.figures import Bar, Row, difference_row, ratio_row
 from benchmarks.load import Ask, Streams, ask
 from benchmarks.nginx import Nginx
 from benchmarks.options import Options
@@ -18,7 +18,16 @@ from benchmarks.processes import cpu_ns
 
 GROUP = "relay"
 
-_BARS: Mapping[str, float] = {"openai": 2.0, "ollama-chat": 2.6, "ollama-generate": 2.6, "anthropic": 2.6}
+_BARS: Mapping[str, float] = {
+    "openai": 2.0,
+    "ollama-chat": 2.6,
+    "ollama-generate": 2.6,
+    "anthropic": 2.6,
+    "responses": 2.6,
+}
+# What each of these may cost for a chunk beyond a plain answer in OpenAI's format, in microseconds.
+_CONVERSION = 20.0
+_CONVERTED = ("ollama-chat", "anthropic", "responses", "openai-schema")
 _SETTLE_SECONDS = 0.5
 _WINDOW_SECONDS = 2.0
 
@@ -67,7 +76,7 @@ async def measure(options: Options) -> list[Row]:
                 for dialect in _BARS:
                     mgr = Proxy(daemon.port, daemon.pid, ask(dialect, text))
                     rows.append(await _row(dialect, mgr, reference, load, options))
-            return rows
+            return [*rows, *[await _conversion(kind, daemon, options) for kind in _CONVERTED]]
 
 
 async def _row(dialect: str, mgr: Proxy, reference: Proxy, load: Load, options: Options) -> Row:
@@ -82,6 +91,21 @@ async def _row(dialect: str, mgr: Proxy, reference: Proxy, load: Load, options: 
     )
     row = ratio_row(GROUP, name, costs, references, "us a chunk", Bar(_BARS[dialect]))
     return row.with_detail(f"at least {min(paces):.0%} of the pace")
+
+
+async def _conversion(kind: str, daemon: Daemon, options: Options) -> Row:
+    load, paces = _LOADS[0], list[float]()
+    text = f"pace={load.pace}"
+    plain, converted = (Proxy(daemon.port, daemon.pid, ask(each, text)) for each in ("openai", kind))
+    name = f"conversion for {kind} beyond plain, {load}"
+    costs, references = await pairs(
+        partial(_cost, converted, load, paces, options),
+        partial(_cost, plain, load, paces, options),
+        options.count(5),
+        options,
+        name,
+    )
+    return difference_row(GROUP, name, costs, references, "us", Bar(_CONVERSION))
 
 
 async def _cost(proxy: Proxy, load: Load, paces: list[float], options: Options) -> float:

@@ -1,6 +1,7 @@
 """Composes everything: the services from the settings, and the ASGI application from the services."""
 
 import asyncio
+import importlib
 import os
 import socket
 from contextlib import ExitStack
@@ -68,6 +69,7 @@ class Daemon:
     async def warm_up(self) -> None:
         """Does now what the first load would wait for; can be cancelled at any moment."""
         await self.services.engine.look()
+        await asyncio.to_thread(importlib.import_module, "daemon.shaping.forced")
 
     def release(self) -> None:
         self.resources.close()

@@ -113,9 +113,10 @@ async def _steps(services: Services, recipe: Recipe) -> AsyncGenerator[Step, Non
         layers.sort(key=_place)
         yield {"status": "writing manifest"}
         await in_thread(store.define, recipe.name, layers, plan.final_config())
+        made += recipe.files.values()  # an upload has served its purpose when it was quantized
     finally:
         held.close()
-        # Nothing of what was written stays if no manifest came to name it.
+        # Nothing of this stays if no manifest came to name it.
         await in_thread(partial(_discard, store, made))
     yield {"status": "success"}
 

@@ -4,18 +4,17 @@
   (`tooltags.py`); arguments are valid JSON wherever it is plain what was meant (`repair.py`).
 - A format is enforced in full, or the request is refused; the answer is checked (`schemas.py`, `validate.py`).
 - Thinking never stands in the content (`thinking.py`).
+
+What needs the library for schemas is imported when it is needed: it takes as long as a third of the daemon's start.
 """
 
 from dataclasses import dataclass, replace
 
 from daemon.chat import ChatRequest, JsonFormat, TokenRequest
-from daemon.shaping.forced import forced
 from daemon.shaping.reader import Chain, Reader
 from daemon.shaping.repair import RepairedCalls
-from daemon.shaping.schemas import enforced
 from daemon.shaping.thinking import ThinkTags
 from daemon.shaping.tooltags import ToolTags
-from daemon.shaping.validate import CheckedText, Checker
 
 _ANY_OBJECT = {"type": "object"}
 _NO_CALLS = "no tool could be called, as the answer had to keep to the format"
@@ -45,6 +44,8 @@ def shape(request: TokenRequest, abilities: Abilities) -> Shaped:
         if abilities.thinking:
             readers.append(ThinkTags(abilities.starts_in_thinking))
         if request.tool_choice.mode == "required":
+            from daemon.shaping.forced import forced  # noqa: PLC0415 - see the docstring
+
             request, calls = forced(request)
             return _shaped(request, [*readers, calls])
         if request.tools and abilities.tools and request.tool_choice.mode == "auto":
@@ -56,6 +57,9 @@ def shape(request: TokenRequest, abilities: Abilities) -> Shaped:
 
 
 def _formatted(request: TokenRequest, wanted: JsonFormat) -> tuple[TokenRequest, Reader]:
+    from daemon.shaping.schemas import enforced  # noqa: PLC0415
+    from daemon.shaping.validate import CheckedText, Checker  # noqa: PLC0415
+
     choosing = isinstance(request, ChatRequest) and request.tools and request.tool_choice.mode == "auto"
     notes = (_NO_CALLS,) if choosing else ()
     if wanted.schema is None:

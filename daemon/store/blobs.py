@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from daemon.store.ledger import Ledger
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+_NAME = re.compile(r"sha256-[0-9a-f]{64}", re.ASCII)
 _TEMPORARY = ".mgr-ingest-"
 
 
@@ -153,6 +155,15 @@ class Blobs:
         """Removes what a killed daemon left half written. Only for the holder of the store's lock."""
         for path in self._folder.glob(f"{_TEMPORARY}*"):
             path.unlink(missing_ok=True)
+
+    def older_than(self, seconds: float) -> list[Digest]:
+        """The blobs whose files were written so long ago, by the wall clock. Raises OSError."""
+        limit = time.time() - seconds
+        return [
+            Digest(entry.name.removeprefix("sha256-"))
+            for entry in os.scandir(self._folder)
+            if _NAME.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < limit
+        ]
 
     def _temporary(self) -> Path:
         return self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"

@@ -33,6 +33,9 @@ __all__ = ["AmbiguousTag", "Model", "Store", "StoreLocked", "human_number"]
 
 MAX_TEXT_LAYER = 4 * 1024 * 1024
 
+# A file that was uploaded and from which no model was made goes with the first start after so long.
+_UNUSED_SECONDS = 24 * 3600
+
 log = logging.getLogger(__name__)
 
 
@@ -75,6 +78,7 @@ class Store:
             if lock:
                 self._flock.acquire()
                 self.blobs.sweep()
+                self._collect(self.blobs.older_than(_UNUSED_SECONDS))
                 shutil.rmtree(self.scratch, ignore_errors=True)
             self.scratch.mkdir(exist_ok=True)
         except OSError as error:

@@ -332,6 +332,19 @@ async def test_quantize_runs_the_program_beside_the_engine(make_daemon: MakeDaem
     assert again == "quantize is only supported for F16, BF16 and F32 models, and this one is Q8_0"
 
 
+async def test_an_upload_that_was_quantized_does_not_stay(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+    daemon = make_daemon()
+    small = tmp_path / "small.gguf"
+    small.write_bytes(gguf({"general.file_type": 7}))
+    quantizer(daemon, f'cp {small} "$2"')
+    daemon.start()
+    big = await upload(daemon, gguf())
+    await create(daemon, model="small", quantize="Q8_0", files={"big.gguf": big})
+    blobs = {path.name for path in (daemon.models / "blobs").iterdir()}
+    assert digest_of(small.read_bytes()).replace(":", "-") in blobs
+    assert big.replace(":", "-") not in blobs
+
+
 async def test_quantize_that_cannot_be(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon()
     daemon.model("big")

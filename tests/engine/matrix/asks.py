@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 MODEL = "smollm2"
+LIMIT = 12
 # A small picture, which a model without a projector has to refuse.
 IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -47,7 +48,7 @@ class Ask:
     turns: tuple[Turn, ...]
     model: str = MODEL
     system: str | None = None
-    limit: int = 12
+    limit: int = LIMIT
     temperature: float = 0.0
     stop: tuple[str, ...] = ()
     seed: int | None = None

@@ -1,7 +1,7 @@
 """OpenAI's chat completions and completions as its clients call them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.engine.matrix.asks import Ask, Call, Logprob, Told, Tool, Turn, given
@@ -197,4 +197,9 @@ def _old_logprobs(value: Any) -> tuple[Logprob, ...]:
     if not value:
         return ()
     rows = zip(value["tokens"], value["token_logprobs"], value["top_logprobs"], strict=True)
-    return tuple(Logprob(token, number, tuple(best.items())) for token, number, best in rows)
+    return tuple(Logprob(token, number, _likeliest_first(best)) for token, number, best in rows)
+
+
+def _likeliest_first(best: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """An object has an order of its own in JavaScript."""
+    return tuple(sorted(best.items(), key=lambda item: item[1], reverse=True))

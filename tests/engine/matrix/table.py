@@ -6,23 +6,25 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_WIDTH = 13
+_WIDTH = 15
 _MARKS = {"passed": "ok", "failed": "FAIL", "error": "FAIL", "skipped": "skip"}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a result stands."""
+    """Where a result stands; `number` gives the order."""
 
     engine: str
     language: str
     feature: str
     api: str
     stream: bool
+    number: int
 
 
 def lines(results: Mapping[Place, str]) -> Iterator[str]:
     """`results` are pytest's words for outcomes."""
+    results = dict(sorted(results.items(), key=lambda item: item[0].number))
     apis = _unique(place.api for place in results)
     for engine, language in _unique((place.engine, place.language) for place in results):
         yield ""

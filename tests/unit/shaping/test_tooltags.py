@@ -81,7 +81,10 @@ def test_a_call_that_was_cut_stays_text() -> None:
 
 
 def test_calls_come_after_those_of_the_engine() -> None:
-    pieces: list[Piece] = [ToolCallDelta(0, "{}", "call_1", "time"), TextDelta(f"<tool_call>{CALL}</tool_call>")]
+    pieces: list[Piece] = [
+        ToolCallDelta(0, "{}", "call_1", "time"),
+        TextDelta(f"<tool_call>{CALL}</tool_call>"),
+    ]
     answer = read(reader(), pieces, FinishReason.TOOL_CALLS)
     assert [call.name for call in answer.tool_calls] == ["time", "weather"]
 

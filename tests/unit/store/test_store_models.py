@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from daemon.names import BadName, ModelName
 from daemon.store import summaries
 from daemon.store.blobs import Digest
 from daemon.store.gguf import read_summary
+from daemon.store.ledger import Ledger
 from daemon.store.manifests import LAYER_TYPE, Layer
 from daemon.store.models import AmbiguousTag, Model, Store, StoreLocked, human_number
 from daemon.store.summary import Summary
@@ -423,6 +425,21 @@ def test_leftovers_are_cleared_by_the_holder_of_the_lock(root: Path) -> None:
     with closing(Store(root).open(lock=True)) as second:
         assert blob_names(root) == set()
         assert list(second.scratch.iterdir()) == []
+
+
+def test_an_upload_that_nobody_used_goes_after_a_day(root: Path) -> None:
+    with closing(Store(root).open(lock=True)) as first:
+        used = put(first, "m").model_digest
+        old, new = first.blobs.put(b"old"), first.blobs.put(b"new")
+    theirs = Digest.of(b"theirs")
+    first.blobs.path(theirs).write_bytes(b"theirs")
+    long_ago = time.time_ns() - 25 * 3600 * 10**9
+    for digest in (used, old, theirs):
+        os.utime(first.blobs.path(digest), ns=(long_ago, long_ago))
+    for digest in (used, old):  # mgr wrote them at that time
+        Ledger(root).record(first.blobs.path(digest), long_ago)
+    with closing(Store(root).open(lock=True)) as second:
+        assert [second.blobs.has(digest) for digest in (used, new, theirs, old)] == [True, True, True, False]
 
 
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 // The official Node clients behind a pipe: `node driver.mjs URL`.
 //
-// A line of input is {client, method, args, mode}, a line of output is {whole}, {pieces}, {pieces, whole} or {error}.
-// Modes: whole, items (a list that the client pages through), stream, helper (the client's own stream helper), and
-// abort-whole and abort-stream, which end with {aborted: true}.
+// A line of input is {client, method, args, mode}, with the method named as in Python; a line of output is {whole},
+// {pieces}, {pieces, whole} or {error}. Modes: whole, items (a list that the client pages through), stream, helper (the
+// client's own stream helper), and abort-whole and abort-stream, which end with {aborted: true}.
 
 import { createInterface } from "node:readline";
 
@@ -20,7 +20,7 @@ const clients = {
 };
 
 function method(client, path) {
-  const names = path.split(".");
+  const names = path.split(".").map((name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase()));
   const last = names.pop();
   const owner = names.reduce((object, name) => object[name], client);
   return owner[last].bind(owner);
