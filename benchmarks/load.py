@@ -16,7 +16,7 @@ from benchmarks.processes import GUARD_SECONDS
 Where = int | Path
 
 # A piece of text that is not empty, in the chunks of every dialect and of the engine.
-_TEXT = re.compile(rb'"(?:content|response|text)"\s*:\s*"[^"]')
+_TEXT = re.compile(rb'"(?:content|response|text|delta)"\s*:\s*"[^"]')
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from daemon.engines.quantize import quantize, tool_of
 from daemon.errors import InvalidRequest
 from daemon.middleware import ollama
-from daemon.middleware.ollama_create import parse
 from daemon.pull.threads import CHUNK, chunks_of, in_thread, pour
+from daemon.routes.create_body import parse
 from daemon.routes.endpoint import answering
 from daemon.routes.progress import ProgressResponse, Step
 from daemon.routes.services import Services, read_body

@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from daemon.middleware import anthropic, ollama, openai
 from daemon.middleware.dialect import read_object
 from daemon.middleware.fields import Fields
-from daemon.middleware.ollama_create import model_name
 from daemon.names import ModelName
 from daemon.pull.puller import PullProgress
+from daemon.routes.create_body import model_name
 from daemon.routes.endpoint import answering
 from daemon.routes.progress import ProgressResponse, Step
 from daemon.routes.services import Services, read_body

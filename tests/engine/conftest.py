@@ -27,9 +27,16 @@ from tests.engine.matrix import table
 from tests.fakes.daemon import GUARD_SECONDS, DaemonProcess
 
 # Checks of the matrix are written in modules of their own.
-pytest.register_assert_rewrite(
-    *(f"tests.engine.matrix.{name}" for name in ("cells", "features", "openai_api", "responses_api"))
-)
+for _module in (
+    "cells",
+    "check_errors",
+    "check_models",
+    "check_output",
+    "check_text",
+    "openai_api",
+    "responses_api",
+):
+    pytest.register_assert_rewrite(f"tests.engine.matrix.{_module}")
 
 MakeEngineDaemon = Callable[..., DaemonProcess]
 

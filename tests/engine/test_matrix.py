@@ -11,7 +11,8 @@ import pytest
 from tests.engine.conftest import DirectEngine, RealEngine, copy_store
 from tests.engine.matrix.cells import APIS, LANGUAGES, Bench, Cell, Feature
 from tests.engine.matrix.clients import Clients, NodeClients, PythonClients, why_no_node
-from tests.engine.matrix.features import FEATURES, SMALL_MODEL, SMALL_WINDOW, TOOLS_MODEL
+from tests.engine.matrix.features import FEATURES
+from tests.engine.matrix.prompts import SMALL_MODEL, SMALL_WINDOW, TOOLS_MODEL
 from tests.engine.matrix.table import Place
 from tests.fakes.daemon import DaemonProcess
 

@@ -49,6 +49,7 @@ class Behaviour:
     thinking: list[str] = field(default_factory=list)  # pieces of reasoning, before the tokens
     tokens: list[str] = field(default_factory=lambda: ["Hello", ",", " world", "!"])
     repeat: int = 1  # the tokens so many times
+    parrot: bool = False  # says the text of the last turn instead, three characters at a time
     # Deltas of chat after the tokens, such as {"tool_calls": [{"index": 0, "id": ..., "function": {...}}]}
     deltas: list[dict[str, Any]] = field(default_factory=list)
     # The whole stream, instead of all that: texts are sent as the data of an event as they are, objects as JSON.
@@ -298,6 +299,12 @@ class Engine:
             await work
         self._log("released", number=number)
 
+    def _tokens(self, request: dict[str, Any]) -> list[str]:
+        if not self._behaviour.parrot:
+            return self._behaviour.tokens * self._behaviour.repeat
+        text = content_text(request["messages"][-1]["content"])
+        return [text[start : start + 3] for start in range(0, len(text), 3)]
+
     async def _generate(
         self, request: dict[str, Any], path: str, writer: asyncio.StreamWriter, number: int
     ) -> None:
@@ -317,7 +324,7 @@ class Engine:
             self._log("prefill", number=number)
             await while_exists(behaviour.hold_prefill)
             await stream.before()
-            tokens = (behaviour.tokens * behaviour.repeat)[: request.get("n_predict") or None]
+            tokens = self._tokens(request)[: request.get("n_predict") or None]
             for index, token in enumerate(tokens):
                 if index == behaviour.hold_after:
                     self._log("held", number=number)

@@ -31,7 +31,9 @@ async def texts(request: ChatRequest, window: int) -> list[str]:
 
 
 async def test_the_oldest_turns_go_first() -> None:
-    request = chat(SYSTEM, turn("user", "a b"), turn("assistant", "c d"), turn("user", "e"), turn("user", "f"))
+    request = chat(
+        SYSTEM, turn("user", "a b"), turn("assistant", "c d"), turn("user", "e"), turn("user", "f")
+    )
     assert await texts(request, 6) == ["rules", "c d", "e", "f"]
     assert await texts(request, 4) == ["rules", "e", "f"]
     assert await texts(request, 3) == ["rules", "f"]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from daemon.errors import InvalidRequest, MgrError, NotSupported
-from daemon.middleware.ollama_create import parse
 from daemon.names import ModelName
+from daemon.routes.create_body import parse
 from daemon.store.blobs import Digest
 from daemon.store.recipe import Recipe
 
