@@ -1,12 +1,15 @@
 """The one response: when it sends its status, how it ends, and that nothing is left open whoever goes first."""
 
 import asyncio
+import json
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from daemon.chat import (
+    Batch,
     ChatRequest,
     Done,
     Event,
@@ -20,10 +23,10 @@ from daemon.chat import (
 )
 from daemon.errors import Busy, EngineFailed
 from daemon.middleware import ollama, openai
-from daemon.middleware.dialect import Dialect
+from daemon.middleware.dialect import Dialect, Reply
 from daemon.protocol import EXTENSION
 from daemon.routes import streaming
-from daemon.routes.streaming import Body, ModelResponse, at_once
+from daemon.routes.streaming import Body, ModelResponse, ReplyResponse, at_once
 
 SCOPE: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}
 END = Done(FinishReason.STOP)
@@ -398,3 +401,76 @@ async def test_a_keep_alive_that_cannot_be_sent_is_met_by_the_next_write(
     with pytest.raises(OSError, match="gone"):
         await task
     assert source.closed
+
+
+# ---- several answers, and one whole reply
+
+
+def batch(*, stream: bool) -> Batch:
+    return Batch((request(stream=stream), replace(request(stream=stream), model="m2")))
+
+
+async def answer_batch(sources: dict[str, Source], *, stream: bool) -> Wire:
+    async def work(asked: TokenRequest, sink: Sink) -> Done:
+        return await sources[asked.model](asked, sink)
+
+    wire = Wire()
+    await ModelResponse(openai.CHAT, batch(stream=stream), work)(SCOPE, wire.receive, wire.send)
+    return wire
+
+
+async def test_each_answer_of_a_batch_is_the_choice_of_its_place() -> None:
+    sources = {"m": Source(TextDelta("one"), END), "m2": Source(TextDelta("two"), END)}
+    wire = await answer_batch(sources, stream=False)
+    choices = json.loads(wire.body)["choices"]
+    assert [(choice["index"], choice["message"]["content"]) for choice in choices] == [(0, "one"), (1, "two")]
+
+
+async def test_the_answers_of_a_batch_share_a_stream() -> None:
+    sources = {"m": Source(TextDelta("one"), END), "m2": Source(TextDelta("two"), END)}
+    wire = await answer_batch(sources, stream=True)
+    texts = {0: "", 1: ""}
+    for line in wire.body.decode().split("\n\n"):
+        for choice in json.loads(line[len("data: ") :])["choices"] if line.startswith("data: {") else []:
+            texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert texts == {0: "one", 1: "two"}
+    assert wire.body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_error_of_one_choice_ends_the_others(stream: bool) -> None:
+    waits = Source(None, END)
+    wire = await answer_batch({"m": waits, "m2": Source(Busy("full"))}, stream=stream)
+    assert (wire.sent[0]["status"], waits.closed) == (503, True)
+    assert b"full" in wire.body
+
+
+async def test_a_reply_is_sent_whole_and_its_error_in_the_dialects_words() -> None:
+    async def work() -> Reply:
+        return Reply(200, b"{}")
+
+    async def fails() -> Reply:
+        raise Busy("full")
+
+    for made, status in ((work, 200), (fails, 503)):
+        wire = Wire()
+        await ReplyResponse(ollama.CHAT, made)(SCOPE, wire.receive, wire.send)
+        assert wire.sent[0]["status"] == status
+    assert wire.body == b'{"error":"full"}'
+
+
+async def test_a_client_that_leaves_ends_the_work_on_a_reply() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> Reply:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    wire = Wire()
+    wire.leave.set()
+    await ReplyResponse(ollama.CHAT, work)(SCOPE, wire.receive, wire.send)
+    assert ended.is_set()
+    assert not wire.sent
