@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
-from daemon.description.options import EXTRAS, JSON_SCHEMA, KEEP_ALIVE, SAMPLING
+from daemon.description.options import COUNT, EXTRAS, JSON_SCHEMA, KEEP_ALIVE, SAMPLING, STOP, messages
 from daemon.description.schema import (
     BOOLEAN,
     INTEGER,
     MODEL_ERRORS,
+    SOME_STRING,
     SSE,
     STRING,
     Operation,
@@ -17,7 +18,6 @@ from daemon.description.schema import (
     obj,
     one_of,
     optional,
-    within,
 )
 
 ERROR: Schema = obj(
@@ -37,16 +37,14 @@ _TOOL_CHOICE = obj(
     "type", type=one_of("auto", "any", "tool", "none"), name=STRING, disable_parallel_tool_use=BOOLEAN
 )
 _CONVERSATION: dict[str, Schema] = {
-    "model": STRING,
-    "messages": array(
+    "model": SOME_STRING,
+    "messages": messages(
         obj("role content", role=one_of("user", "assistant", "system"), content=either(STRING, array(_BLOCK)))
     ),
     "system": either(STRING, array(_TEXT)),
     "tools": array(_TOOL),
     "tool_choice": _TOOL_CHOICE,
-    "thinking": obj(
-        "type", type=one_of("enabled", "disabled", "adaptive"), budget_tokens=within(INTEGER, 1, 2**31 - 1)
-    ),
+    "thinking": obj("type", type=one_of("enabled", "disabled", "adaptive"), budget_tokens=COUNT),
 }
 _USAGE = obj(
     "input_tokens output_tokens",
@@ -77,9 +75,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
                 "model messages max_tokens",
                 **SAMPLING,
                 **_CONVERSATION,
-                max_tokens=within(INTEGER, 1, 2**31 - 1),
+                max_tokens=COUNT,
                 stream=BOOLEAN,
-                stop_sequences=array(STRING),
+                stop_sequences=STOP,
                 metadata={"type": "object"},
                 output_config={"type": "object"},
                 keep_alive=KEEP_ALIVE,

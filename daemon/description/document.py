@@ -32,7 +32,7 @@ def document(version: str) -> dict[str, Any]:
     for method, path, described in _described():
         paths.setdefault(path, {})[method.lower()] = described
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {
             "title": "mgr",
             "version": version,

@@ -4,14 +4,19 @@ from collections.abc import Mapping
 
 from daemon.description.options import (
     CALL,
+    COUNT,
     EXTRAS,
     JSON_SCHEMA,
     KEEP_ALIVE,
     LOGPROB,
+    MAX_INT,
+    MAX_WINDOW,
     SAMPLING,
     STOP,
+    THINK,
     TOOL,
     TOOL_CHOICE,
+    messages,
 )
 from daemon.description.schema import (
     ANYTHING,
@@ -20,6 +25,7 @@ from daemon.description.schema import (
     MODEL_ERRORS,
     NDJSON,
     NUMBER,
+    SOME_STRING,
     STRING,
     Operation,
     Schema,
@@ -38,9 +44,8 @@ _OPTIONS = optional(
         **SAMPLING
         | {
             "temperature": within(NUMBER, 0, 100),
-            "num_predict": INTEGER,
-            "num_keep": within(INTEGER, -1, 2**24),
-            "num_ctx": within(INTEGER, 0, 2**24),
+            "num_predict": either(within(INTEGER, -MAX_INT, -1), COUNT),
+            "num_ctx": within(INTEGER, 0, MAX_WINDOW),
             "num_gpu": within(INTEGER, -1, 100_000),
             "num_thread": within(INTEGER, 0, 1024),
             "num_batch": within(INTEGER, 0, 65_536),
@@ -51,12 +56,12 @@ _OPTIONS = optional(
     )
 )
 _SHARED: dict[str, Schema] = {
-    "model": STRING,
+    "model": SOME_STRING,
     "stream": BOOLEAN,
     "keep_alive": KEEP_ALIVE,
     "options": _OPTIONS,
     "format": either(one_of("json", ""), JSON_SCHEMA),
-    "think": either(BOOLEAN, one_of("low", "medium", "high", "max")),
+    "think": THINK,
     "truncate": BOOLEAN,
     "shift": BOOLEAN,
     "logprobs": BOOLEAN,
@@ -117,9 +122,11 @@ _LISTED: dict[str, Schema] = {
     "digest": STRING,
     "details": _DETAILS,
 }
-_NAMED = obj("model", model=STRING)
+_NAMED = obj("model", model=SOME_STRING)
 _STATUS = obj("status", status=STRING, digest=STRING, total=INTEGER, completed=INTEGER, model=STRING)
 _FILES: Schema = {"type": "object", "additionalProperties": STRING}
+# What is not built is 501 here.
+_ERRORS = (*MODEL_ERRORS, 501)
 _ACCOUNT = Operation("an account of a cloud service, which mgr has not", None, errors=(401, 403, 501))
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -130,13 +137,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             obj(
                 "model messages",
                 **_SHARED,
-                messages=array(_MESSAGE),
+                messages=messages(_MESSAGE),
                 tools=array(TOOL),
                 tool_choice=TOOL_CHOICE,
             )
         ),
         (NDJSON, either(_CHAT_LINE, ERROR)),
-        MODEL_ERRORS,
+        _ERRORS,
     ),
     ("POST", "/api/generate"): Operation(
         "answer or continue a text",
@@ -155,7 +162,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             )
         ),
         (NDJSON, either(_GENERATE_LINE, ERROR)),
-        MODEL_ERRORS,
+        _ERRORS,
     ),
     ("POST", "/api/embed"): Operation(
         "vectors of length 1 for texts",
@@ -171,10 +178,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         optional(
             obj(
                 "model",
-                model=STRING,
+                model=SOME_STRING,
                 input=either(STRING, array(STRING)),
                 truncate=BOOLEAN,
-                dimensions=within(INTEGER, 1, 2**20),
+                dimensions=within(INTEGER, 0, MAX_INT),
                 keep_alive=KEEP_ALIVE,
                 options=_OPTIONS,
             )
@@ -183,8 +190,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("POST", "/api/embeddings"): Operation(
         "a vector for one text, the older form",
-        obj("embedding", embedding=array(NUMBER)),
-        optional(obj("model", model=STRING, prompt=STRING, keep_alive=KEEP_ALIVE, options=_OPTIONS)),
+        obj("embedding", embedding=array(NUMBER), truncated=BOOLEAN),
+        optional(obj("model", model=SOME_STRING, prompt=STRING, keep_alive=KEEP_ALIVE, options=_OPTIONS)),
         errors=MODEL_ERRORS,
     ),
     ("GET", "/api/tags"): Operation(
@@ -219,13 +226,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             capabilities=array(STRING),
             modified_at=STRING,
         ),
-        optional(obj("model", model=STRING, verbose=BOOLEAN, system=STRING, options={"type": "object"})),
+        optional(obj("model", model=SOME_STRING, verbose=BOOLEAN, system=STRING, options={"type": "object"})),
         errors=(400, 401, 403, 404, 413, 422, 500, 507),
     ),
     ("POST", "/api/pull"): Operation(
         "fetch a model",
         _STATUS,
-        optional(obj("model", model=STRING, stream=BOOLEAN, insecure=BOOLEAN, as_=STRING, replace=BOOLEAN)),
+        optional(
+            obj("model", model=SOME_STRING, stream=BOOLEAN, insecure=BOOLEAN, as_=STRING, replace=BOOLEAN)
+        ),
         (NDJSON, either(_STATUS, ERROR)),
         (400, 401, 403, 404, 409, 413, 422, 500, 501, 502, 503, 507),
     ),
@@ -238,7 +247,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         optional(
             obj(
                 "model",
-                model=STRING,
+                model=SOME_STRING,
                 stream=BOOLEAN,
                 from_=STRING,
                 files=_FILES,
@@ -257,7 +266,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/api/copy"): Operation(
         "give a model another name",
         None,
-        obj("source destination", source=STRING, destination=STRING),
+        obj("source destination", source=SOME_STRING, destination=SOME_STRING),
         errors=(400, 401, 403, 404, 409, 413, 422, 500, 507),
     ),
     ("DELETE", "/api/delete"): Operation(
@@ -282,7 +291,6 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/api/me"): _ACCOUNT,
     ("POST", "/api/signout"): _ACCOUNT,
     ("DELETE", "/api/user/keys/{key}"): _ACCOUNT,
-    ("POST", "/api/experimental/web_search"): _ACCOUNT,
-    ("POST", "/api/experimental/web_fetch"): _ACCOUNT,
-    ("GET", "/api/experimental/model-recommendations"): _ACCOUNT,
+    ("POST", "/api/experimental/{rest}"): _ACCOUNT,
+    ("GET", "/api/experimental/{rest}"): _ACCOUNT,
 }

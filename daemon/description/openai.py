@@ -4,14 +4,18 @@ from collections.abc import Mapping
 
 from daemon.description.options import (
     CALL,
+    COUNT,
     EXTRAS,
     JSON_SCHEMA,
     KEEP_ALIVE,
+    LIMIT,
     LOGPROB,
     SAMPLING,
     STOP,
+    THINK,
     TOOL,
     TOOL_CHOICE,
+    messages,
 )
 from daemon.description.schema import (
     ANYTHING,
@@ -19,6 +23,7 @@ from daemon.description.schema import (
     INTEGER,
     MODEL_ERRORS,
     NUMBER,
+    SOME_STRING,
     SSE,
     STRING,
     Operation,
@@ -31,6 +36,14 @@ from daemon.description.schema import (
     optional,
     within,
 )
+
+# The bounds that the readers in middleware/ hold to; a test compares.
+MAX_BIASES = 1024
+MAX_DOCUMENTS = 2048
+MAX_INPUTS = 2048
+MAX_METADATA = 16
+MAX_N = 16
+MAX_TOP_LOGPROBS = 20
 
 ERROR: Schema = obj(
     "error",
@@ -72,9 +85,14 @@ _STREAM: dict[str, Schema] = {
     "stream_options": obj(include_usage=BOOLEAN),
     "keep_alive": KEEP_ALIVE,
     "truncate": BOOLEAN,
-    "n": within(INTEGER, 1, 16),
+    "n": within(INTEGER, 1, MAX_N),
     "stop": STOP,
-    "logit_bias": {"type": "object", "additionalProperties": within(NUMBER, -100, 100)},
+    "logit_bias": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+        "maxProperties": MAX_BIASES,
+        "additionalProperties": within(NUMBER, -100, 100),
+    },
     **SAMPLING,
 }
 _USAGE = obj(
@@ -128,7 +146,8 @@ _COMPLETION = obj(
     choices=array(obj("index text", index=INTEGER, text=STRING, finish_reason=_FINISH, logprobs=ANYTHING)),
     usage=nullable(_USAGE),
 )
-_INPUT = either(STRING, array(STRING), array(INTEGER), array(array(INTEGER)))
+_TOKENS = array(within(INTEGER, 0, 2**31 - 1), 1)
+_INPUT = either(STRING, array(STRING, 1, MAX_INPUTS), _TOKENS, array(_TOKENS, 1, MAX_INPUTS))
 _MODEL = obj(
     "id object created owned_by",
     id=STRING,
@@ -156,20 +175,32 @@ _RESPONSE_REQUEST = optional(
     obj(
         "model input",
         **SAMPLING,
-        model=STRING,
+        model=SOME_STRING,
         input=either(STRING, array({"type": "object"})),
         instructions=STRING,
         stream=BOOLEAN,
         store=BOOLEAN,
         previous_response_id=STRING,
-        max_output_tokens=within(INTEGER, 1, 2**31 - 1),
-        tools=array({"type": "object"}),
-        tool_choice=either(one_of("none", "auto", "required"), {"type": "object"}),
+        max_output_tokens=COUNT,
+        tools=array(
+            obj(
+                "type name",
+                type=one_of("function"),
+                name=STRING,
+                description=STRING,
+                parameters=nullable(JSON_SCHEMA),
+            )
+        ),
+        tool_choice=either(
+            one_of("none", "auto", "required"),
+            obj("type", type=one_of("function", "allowed_tools"), name=STRING),
+        ),
+        top_logprobs=within(INTEGER, 0, MAX_TOP_LOGPROBS),
         parallel_tool_calls=BOOLEAN,
-        reasoning={"type": "object"},
-        text={"type": "object"},
+        reasoning=obj(effort=STRING, summary=one_of("auto", "concise", "detailed")),
+        text=obj(format={"type": "object"}, verbosity=one_of("low", "medium", "high")),
         include=array(STRING),
-        metadata={"type": "object"},
+        metadata={"type": "object", "maxProperties": MAX_METADATA, "additionalProperties": STRING},
         truncation=one_of("auto", "disabled"),
         keep_alive=KEEP_ALIVE,
     )
@@ -183,17 +214,17 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             obj(
                 "model messages",
                 **_STREAM,
-                model=STRING,
-                messages=array(_MESSAGE),
-                max_tokens=within(INTEGER, -1, 2**31 - 1),
-                max_completion_tokens=within(INTEGER, 1, 2**31 - 1),
+                model=SOME_STRING,
+                messages=messages(_MESSAGE),
+                max_tokens=LIMIT,
+                max_completion_tokens=LIMIT,
                 tools=array(TOOL),
                 tool_choice=TOOL_CHOICE,
                 parallel_tool_calls=BOOLEAN,
                 response_format=_FORMAT,
-                reasoning_effort=one_of("none", "minimal", "low", "medium", "high", "xhigh"),
+                reasoning_effort=THINK,
                 logprobs=BOOLEAN,
-                top_logprobs=within(INTEGER, 0, 20),
+                top_logprobs=within(INTEGER, 0, MAX_TOP_LOGPROBS),
             )
         ),
         (SSE, either(_CHAT_CHUNK, ERROR)),
@@ -206,12 +237,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             obj(
                 "model prompt",
                 **_STREAM,
-                model=STRING,
+                model=SOME_STRING,
                 prompt=_INPUT,
                 suffix=STRING,
                 echo=BOOLEAN,
-                logprobs=within(INTEGER, 0, 20),
-                max_tokens=within(INTEGER, -1, 2**31 - 1),
+                logprobs=within(INTEGER, 0, MAX_TOP_LOGPROBS),
+                max_tokens=LIMIT,
             )
         ),
         (SSE, either(_COMPLETION, ERROR)),
@@ -236,9 +267,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         optional(
             obj(
                 "model input",
-                model=STRING,
+                model=SOME_STRING,
                 input=_INPUT,
-                dimensions=within(INTEGER, 1, 2**20),
+                dimensions=COUNT,
                 encoding_format=one_of("float", "base64"),
                 truncate=BOOLEAN,
                 keep_alive=KEEP_ALIVE,
@@ -256,10 +287,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         optional(
             obj(
                 "model query documents",
-                model=STRING,
-                query=STRING,
-                documents=array(either(STRING, obj("text", text=STRING))),
-                top_n=within(INTEGER, 1, 2**20),
+                model=SOME_STRING,
+                query=SOME_STRING,
+                documents=array(either(STRING, obj("text", text=STRING)), 1, MAX_DOCUMENTS),
+                top_n=COUNT,
                 return_documents=BOOLEAN,
                 keep_alive=KEEP_ALIVE,
             )

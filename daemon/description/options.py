@@ -2,7 +2,27 @@
 
 from typing import Any
 
-from daemon.description.schema import ANYTHING, INTEGER, NUMBER, STRING, Schema, array, either, obj, within
+from daemon.description.schema import (
+    ANYTHING,
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
+    SOME_STRING,
+    STRING,
+    Schema,
+    array,
+    either,
+    obj,
+    one_of,
+    within,
+)
+
+# The bounds that the readers in middleware/ hold to; a test compares.
+MAX_INT = 2**31 - 1
+MAX_MESSAGES = 10_000
+MAX_REPEAT = 2**20
+MAX_STOPS = 16
+MAX_WINDOW = 2**24
 
 KEEP_ALIVE: Schema = {
     "description": 'how long the model stays loaded afterwards: seconds, or a duration like "5m"; negative is for ever',
@@ -11,19 +31,32 @@ KEEP_ALIVE: Schema = {
 
 # chat.Sampling's own names, which every route takes; see middleware/request.py for the bounds.
 SAMPLING: dict[str, Schema] = {
-    "seed": INTEGER,
+    "seed": within(INTEGER, -(2**63), 2**63 - 1),
     "temperature": within(NUMBER, 0, 2),
-    "top_k": within(INTEGER, -1, 2**31 - 1),
+    "top_k": within(INTEGER, -1, MAX_INT),
     "top_p": within(NUMBER, 0, 1),
     "min_p": within(NUMBER, 0, 1),
     "typical_p": within(NUMBER, 0, 1),
-    "repeat_last_n": within(INTEGER, -1, 2**20),
+    "repeat_last_n": within(INTEGER, -1, MAX_REPEAT),
     "repeat_penalty": within(NUMBER, 0.1, 10),
     "presence_penalty": within(NUMBER, -2, 2),
     "frequency_penalty": within(NUMBER, -2, 2),
+    "num_keep": within(INTEGER, -1, MAX_WINDOW),
 }
 
-STOP: Schema = either(STRING, array(STRING))
+STOP: Schema = either(SOME_STRING, array(SOME_STRING, 0, MAX_STOPS))
+
+COUNT: Schema = within(INTEGER, 1, MAX_INT)
+
+# -1 is no limit.
+LIMIT: Schema = either({"type": "integer", "enum": [-1]}, COUNT)
+
+THINK: Schema = either(BOOLEAN, one_of("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"))
+
+
+def messages(message: Schema) -> Schema:
+    return array(message, 0, MAX_MESSAGES)
+
 
 JSON_SCHEMA: Schema = {"type": "object", "description": "a JSON Schema"}
 

@@ -1,4 +1,4 @@
-"""The few words that the descriptions of the API are written in. Source: OpenAPI 3.1, whose schemas are JSON Schema."""
+"""The few words that the descriptions of the API are written in. Source: OpenAPI 3.2, whose schemas are JSON Schema."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 Schema = dict[str, Any]
 
 STRING: Schema = {"type": "string"}
+SOME_STRING: Schema = {"type": "string", "minLength": 1}
 BOOLEAN: Schema = {"type": "boolean"}
 INTEGER: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
@@ -26,8 +27,10 @@ def obj(required: str = "", /, **properties: Schema) -> Schema:
     return {"type": "object", "properties": named} | ({"required": required.split()} if required else {})
 
 
-def array(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
+def array(items: Schema, low: int = 0, high: int | None = None) -> Schema:
+    """`low` and `high` are how many items there may be."""
+    limits = {"minItems": low} if low else {}
+    return {"type": "array", "items": items, **limits} | ({} if high is None else {"maxItems": high})
 
 
 def one_of(*values: str) -> Schema:
@@ -54,6 +57,12 @@ def optional(schema: Schema) -> Schema:
         name: value if name in required else nullable(value) for name, value in schema["properties"].items()
     }
     return schema | {"properties": properties}
+
+
+def _sent(event: Schema) -> Schema:
+    """What OpenAPI takes for the schema of one server-sent event; OpenAI's streams end with one that is no JSON."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": event}
+    return obj("data", event=STRING, data=either({"type": "string", "const": "[DONE]"}, data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +97,7 @@ class Operation:
             content[self.media] = {"schema": self.answer}
         if self.stream is not None:
             media, event = self.stream
-            content[media] = {
-                "schema": {"type": "string", "description": "a stream of events"},
-                "x-event": event,
-            }
+            content[media] = {"itemSchema": _sent(event) if media == SSE else event}
         answered: dict[str, Any] = {"description": "the answer"} | ({"content": content} if content else {})
         failed = {"description": "an error", "content": {JSON: {"schema": envelope}}}
         return {str(self.status): answered} | {str(status): failed for status in self.errors}

@@ -148,8 +148,8 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:
-    """Parts only where there is more than text: many templates know nothing else."""
-    if all(isinstance(part, Text) for part in message.parts):
+    """One text is only text, as many templates know nothing else; the engine puts several together for those."""
+    if len(message.parts) <= 1 and all(isinstance(part, Text) for part in message.parts):
         return message.text
     return [_part(part) for part in message.parts]
 

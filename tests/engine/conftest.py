@@ -42,6 +42,7 @@ MakeEngineDaemon = Callable[..., DaemonProcess]
 
 # Nothing listens on the discard port: the hub is out of reach at once, and the package is the next source.
 NO_HUB = "http://127.0.0.1:9"
+TOOLS_TEMPLATE = Path(__file__).with_name("matrix") / "tools.jinja"
 _RELEASE = re.compile(r"release: id +\d+ \| task \d+ \| stop processing: n_tokens = (\d+)")
 
 
@@ -155,6 +156,30 @@ def daemon(
     daemon = DaemonProcess(folder, {"ENGINE": engine.setting, "CONTEXT_LENGTH": 8192}).start()
     yield daemon
     daemon.stop()
+
+
+@pytest.fixture(scope="session")
+def tools_daemon(
+    engine: RealEngine, pulled: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DaemonProcess]:
+    """A running daemon with the model `with-tools`: SmolLM2 with a template that can carry tools."""
+    folder = tmp_path_factory.mktemp("tools")
+    copy_store(pulled, folder / "models")
+    daemon = DaemonProcess(folder, {"ENGINE": engine.setting, "CONTEXT_LENGTH": 2048}).start()
+    try:
+        recipe = {
+            "model": "with-tools",
+            "from": "smollm2",
+            "template": TOOLS_TEMPLATE.read_text(),
+            # Threads that wait for each other do so busily, which takes long beside other work.
+            "parameters": {"num_thread": 1},
+            "stream": False,
+        }
+        made = httpx.post(f"{daemon.url}/api/create", json=recipe, timeout=GUARD_SECONDS, trust_env=False)
+        assert made.json() == {"status": "success"}
+        yield daemon
+    finally:
+        daemon.stop()
 
 
 def releases(daemon: DaemonProcess) -> list[int]:

@@ -95,7 +95,7 @@ class Words:
 
     def text(self, tokens: list[int]) -> str:
         words = [*self._ids]
-        return "".join(words[token] for token in tokens)
+        return "".join(words[token] if token < len(words) else "\ufffd" for token in tokens)
 
 
 def rendered(request: dict[str, Any]) -> str:

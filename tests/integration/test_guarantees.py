@@ -61,7 +61,7 @@ BY_ENGINE = [
     for index, (name, arguments) in enumerate(CALLS)
     for delta in fragments(index, name, json.dumps(arguments, ensure_ascii=False))
 ]
-TAGGED = f"<think>\n{THOUGHT}\n</think>\n\n"
+TAGGED = f"\n<think>\n{THOUGHT}\n</think>\n\n"
 CALLED = "".join(f"\n<tool_call>\n{written(*call)}\n</tool_call>" for call in CALLS)
 
 # Every one of these is the same answer.
@@ -90,7 +90,7 @@ SAME: dict[str, dict[str, Any]] = {
     },
     "think_tags": {"tokens": pieces(TAGGED + CONTENT), "deltas": BY_ENGINE, "reason": "tool_calls"},
     "call_tags": {"thinking": [THOUGHT], "tokens": pieces(CONTENT + CALLED)},
-    "all_tags": {"tokens": pieces(TAGGED + CONTENT + CALLED, 1)},
+    "all_tags": {"tokens": pieces(TAGGED + CONTENT + CALLED, 2)},
     "one_token": {"tokens": [TAGGED + CONTENT + CALLED]},
 }
 PACKETS = ("events", "one", "bytes")
@@ -313,7 +313,7 @@ ANSWERS: dict[str, tuple[Any, Any]] = {
     "date": ({"day": "2024-02-29"}, {"day": "2024-2-29"}),
     "time": (
         {"at": "10:00:00Z", "when": "2024-02-29T10:00:00Z"},
-        {"at": "10:00:00Z", "when": "yesterday"},
+        {"at": "10:00:00Z"},
     ),
     "uuid": ({"id": "123e4567-e89b-12d3-a456-426614174000"}, {"id": "123"}),
     "email": ({"mail": "a@example.org", "host": "127.0.0.1"}, {"mail": "a@example.org", "host": "300.0.0.1"}),

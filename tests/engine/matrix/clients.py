@@ -139,7 +139,9 @@ class NodeClients:
         line = json.dumps({"client": client, "method": method, "mode": mode, "args": arguments})
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        reply = json.loads(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        assert answer, "the process of the Node clients has ended"
+        reply = json.loads(answer)
         assert isinstance(reply, dict)
         return reply
 
@@ -149,5 +151,5 @@ def why_no_node() -> str | None:
     if shutil.which("node") is None:
         return "there is no node on PATH"
     if not (NODE / "node_modules").is_dir():
-        return f"its packages are not installed: npm ci --prefix {NODE.relative_to(Path.cwd())}"
+        return "its packages are not installed: npm ci --prefix tests/engine/matrix/node"
     return None

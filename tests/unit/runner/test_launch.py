@@ -60,7 +60,7 @@ def test_load_time_options_become_flags() -> None:
 
 
 def test_an_engine_for_vectors_takes_a_whole_text_at_once() -> None:
-    known = NEEDED | {"--batch-size", "--ubatch-size", "--embeddings", "--pooling", "--rerank", "-kvu"}
+    known = NEEDED | {"--batch-size", "--ubatch-size", "--embeddings", "--pooling", "--rerank"}
     embeds = arguments(
         replace(LAUNCH, embedding=True, pooling="mean", batch=64), SOCKET, known, cpu_only=True
     )
@@ -68,13 +68,22 @@ def test_an_engine_for_vectors_takes_a_whole_text_at_once() -> None:
         pairs(embeds).items()
         >= {"--batch-size": "1024", "--ubatch-size": "1024", "--pooling": "mean"}.items()
     )
-    assert {"--embeddings", "-kvu"} <= {*embeds}
+    assert "--embeddings" in embeds
     ranks = arguments(replace(LAUNCH, reranking=True), SOCKET, known, cpu_only=True)
     assert pairs(ranks).items() >= {"--batch-size": "1024", "--ubatch-size": "1024"}.items()
-    assert {"--rerank", "-kvu"} <= {*ranks}
+    assert "--rerank" in ranks
     assert not {"--embeddings", "--pooling"} & {*ranks}
     plain = arguments(LAUNCH, SOCKET, known, cpu_only=True)
-    assert not {"--embeddings", "--pooling", "--rerank", "--ubatch-size", "-kvu"} & {*plain}
+    assert not {"--embeddings", "--pooling", "--rerank", "--ubatch-size"} & {*plain}
+
+
+@pytest.mark.parametrize("purpose", ["embedding", "reranking"])
+def test_texts_for_vectors_are_worked_on_one_after_the_other(purpose: str) -> None:
+    """Together they would change each other's vectors."""
+    known = NEEDED | {"--ubatch-size", "--embeddings", "--rerank"}
+    launch = replace(LAUNCH, slots=3, embedding=purpose == "embedding", reranking=purpose == "reranking")
+    given = pairs(arguments(launch, SOCKET, known, cpu_only=True))
+    assert (given["--parallel"], given["--ctx-size"]) == ("1", "1024")
 
 
 def test_files_beside_the_model_become_flags() -> None:

@@ -22,7 +22,7 @@ from daemon.errors import InvalidRequest
 from daemon.runner.wire import body_for, conversation, path_for
 
 CHAT = ChatRequest(
-    model="m", messages=(Message("system", (Text("be"), Text("brief"))), Message("user", (Text("hi"),)))
+    model="m", messages=(Message("system", (Text("be brief"),)), Message("user", (Text("hi"),)))
 )
 
 
@@ -37,7 +37,7 @@ def test_a_chat_request() -> None:
     body = body_for(CHAT)
     assert path_for(CHAT) == "/v1/chat/completions"
     assert body["messages"] == [
-        {"role": "system", "content": "bebrief"},
+        {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi"},
     ]
     assert body["stream_options"] == {"include_usage": True}
@@ -128,6 +128,12 @@ def test_calls_and_their_results() -> None:
 def test_arguments_of_an_earlier_call_are_always_an_object(written: str, sent: dict[str, Any]) -> None:
     body = chat(USER, Message("assistant", tool_calls=(ToolCall("c", "f", written),)))
     assert json.loads(body["messages"][1]["tool_calls"][0]["function"]["arguments"]) == sent
+
+
+def test_several_texts_are_put_together_by_the_engine() -> None:
+    chat = ChatRequest(model="m", messages=(Message("user", (Text("a"), Text("b"))),))
+    sent = body_for(chat)["messages"][0]["content"]
+    assert sent == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
 def test_images_and_sound_are_parts_and_text_alone_is_text() -> None:
