@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from daemon.chat import ChatRequest, Done, Piece, Sink, TokenRequest
-from daemon.errors import EngineGone, ModelNotFound, PromptTooLong
+from daemon.errors import EngineFailed, EngineGone, ModelNotFound, PromptTooLong
 from daemon.middleware.dialect import Dialect
 from daemon.routes import context, truncation
 from daemon.routes.prepare import prepare, weights
@@ -89,8 +89,11 @@ async def _in_context(runner: Runner, model: Model, request: ChatRequest, sink: 
     done = await _read(runner, shape(asked, abilities(model)), heard)
     if not request.wants_context:
         return done
-    before = await context.prompt_tokens(runner, request) if prompt is None else prompt
-    return replace(done, context=(*before, *await runner.tokenize(heard.text, special=False)))
+    try:
+        before = await context.prompt_tokens(runner, request) if prompt is None else prompt
+        return replace(done, context=(*before, *await runner.tokenize(heard.text, special=False)))
+    except EngineFailed:
+        return done  # the answer is whole, and must not be asked for again
 
 
 async def _read(runner: Runner, shaped: Shaped, sink: Sink) -> Done:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter
@@ -52,7 +53,9 @@ def router(services: Services) -> APIRouter:
 
 
 def _not_built(path: str) -> Callable[[Request], Awaitable[Response]]:
+    """501 also where a dialect says 400 for what it has not: its clients would repeat that, but for the header."""
     reply = dialect_of(path).error(NotSupported(f"{path} is not supported yet"))
+    reply = replace(reply, status=501, headers={"x-should-retry": "false"})
 
     async def endpoint(request: Request) -> Response:
         return to_response(reply)
