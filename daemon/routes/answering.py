@@ -51,13 +51,13 @@ async def _leased(
     services: Services, model: Model, request: TokenRequest, sink: Sink, started: float
 ) -> Done:
     async with services.scheduler.lease(weights(model), request.load, request.keep_alive) as lease:
-        done = await _fitting(lease.runner, model, request, sink)
+        done = await fitting(lease.runner, model, request, sink)
         # These times only this side of the engine knows.
         total = time.monotonic() - started
         return replace(done, timings=replace(done.timings, total=total, load=lease.waited))
 
 
-async def _fitting(runner: Runner, model: Model, request: TokenRequest, sink: Sink) -> Done:
+async def fitting(runner: Runner, model: Model, request: TokenRequest, sink: Sink) -> Done:
     """An engine says that a prompt is too long before it says anything else, so it can be asked again."""
     try:
         return await _shaped(runner, model, request, sink)

@@ -1,7 +1,6 @@
 """What a model brings along is laid under what the request says."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +27,10 @@ from daemon.errors import InvalidRequest
 from daemon.names import ModelName
 from daemon.routes.prepare import prepare, purpose_of, ranks, weights
 from daemon.scheduler.queue import Purpose
-from daemon.store.blobs import Digest
 from daemon.store.models import Model
 from daemon.store.summary import Summary
+from tests.fakes.models import MODEL
 
-MODEL = Model(
-    name=ModelName("m"),
-    digest="0" * 64,
-    size=10,
-    modified_at=datetime(2026, 1, 1, tzinfo=UTC),
-    path=Path("/store/blob"),
-    model_digest=Digest.of(b"m"),
-    projectors=(),
-    summary=Summary({"general.architecture": "llama", "llama.context_length": 128}, {}, ()),
-    config={},
-    system=None,
-    template=None,
-    params={},
-    messages=(),
-    licenses=(),
-    capabilities=("completion",),
-)
 USER = Message("user", (Text("hi"),))
 CHAT = ChatRequest(model="m", messages=(USER,))
 TOOLS = (Tool("weather", "", {}), Tool("add", "", {}))
