@@ -25,6 +25,7 @@ _BILLING = re.compile(r"\Ax-anthropic-billing-header:(?:\s*[^;\s]+(?:;|\Z))*\s*"
 
 # Ends a document, and stands between turns that follow each other with the same role, which are one turn.
 _PARAGRAPH = Text("\n\n")
+_LINE_END = Text("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,14 @@ def messages(fields: Fields) -> tuple[Message, ...]:
 
 
 def _system(fields: Fields) -> list[Message]:
-    parts = _merged(_unbilled(part) for part in _parts(_blocks(fields, "system")))
+    blocks = [block for block in _blocks(fields, "system") if not _only_bills(block)]
+    parts = _merged(_unbilled(part) for part in _parts(blocks))
     return [Message("system", parts)] if parts else []
+
+
+def _only_bills(block: Fields) -> bool:
+    text = block.data.get("text")
+    return isinstance(text, str) and text != "" and _BILLING.sub("", text) == ""
 
 
 def _unbilled(part: Part) -> Part:
@@ -127,7 +134,17 @@ def _belongs(block: Fields, role: _Role, owner: _Role) -> None:
 
 
 def _parts(blocks: Iterable[Fields]) -> tuple[Part, ...]:
-    return tuple(part for block in blocks for part in _PARTS.get(block.required("type"), _nothing)(block))
+    """What is in the blocks. Two blocks of text have a line end between them, as the engine puts it there."""
+    parts: list[Part] = []
+    before = ""
+    for block in blocks:
+        kind = block.required("type")
+        made = _PARTS.get(kind, _nothing)(block)
+        if made == (Text(""),):
+            continue
+        parts += [_LINE_END, *made] if kind == before == "text" else made
+        before = kind
+    return tuple(parts)
 
 
 def _nothing(block: Fields) -> tuple[Part, ...]:

@@ -310,4 +310,4 @@ def test_thinking_only_where_it_was_asked_for() -> None:
 def test_the_stamp_of_a_request_does_not_change_its_prompt() -> None:
     body = RECORDED["first turn"]
     assert parse({**body, "system": coding("aaaaa")}) == parse({**body, "system": coding("bbbbb")})
-    assert parse(body).messages[0].text == "You are a coding agent.\nBe brief."
+    assert parse(body).messages[0].text == "You are a coding agent.\n\nBe brief."

@@ -46,9 +46,9 @@ def said(*parts: Part | str) -> Message:
 
 
 def test_system_and_blocks() -> None:
-    system = Message("system", (Text("be brief"),))
-    blocks = [block("be "), block("brief", cache_control={"type": "ephemeral"})]
-    assert read(HI, system="be brief") == read(HI, system=blocks) == (system, said("hi"))
+    system = Message("system", (Text("be\nbrief"),))
+    blocks = [block("be"), block("brief", cache_control={"type": "ephemeral"})]
+    assert read(HI, system="be\nbrief") == read(HI, system=blocks) == (system, said("hi"))
     assert read(HI, system="") == read(HI, system=[]) == read(HI, system=None) == (said("hi"),)
 
 
@@ -81,8 +81,8 @@ def test_a_system_turn_stays_in_its_place() -> None:
 # ---- parts
 
 
-def test_text_blocks_are_one_text() -> None:
-    assert read(user(block("a"), block(""), block("b", citations=None))) == (said("ab"),)
+def test_text_blocks_are_the_lines_of_one_text() -> None:
+    assert read(user(block("a"), block(""), block("b", citations=None))) == (said("a\nb"),)
     assert read(user()) == read({"role": "user", "content": ""}) == (said(""),)
 
 
@@ -155,7 +155,7 @@ def test_results_come_right_behind_the_calls() -> None:
         ("", ()),
         ([], ()),
         ("Sunny.", (Text("Sunny."),)),
-        ([block("Sun"), block("ny."), IMAGE], (Text("Sunny."), Image(PNG, "image/png"))),
+        ([block("Sunny."), block("Warm."), IMAGE], (Text("Sunny.\nWarm."), Image(PNG, "image/png"))),
         ([{"type": "tool_reference", "tool_name": "time"}], (Text("time"),)),
         ([{"type": "novel"}], ()),
     ],
