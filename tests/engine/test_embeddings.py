@@ -5,7 +5,7 @@ import asyncio
 import base64
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import mul
 from typing import Any
 
@@ -55,6 +55,16 @@ def dot(one: Sequence[float], other: Sequence[float]) -> float:
 
 def close(ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> bool:
     return all(apart(one, other) < NEAR for one, other in zip(ones, others, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def unloaded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Other tests share the daemon, and count what is loaded."""
+    yield
+    if "daemon" in request.fixturenames:
+        daemon = request.getfixturevalue("daemon")
+        body = {"model": MODEL, "keep_alive": 0}
+        httpx.post(f"{daemon.url}/api/generate", json=body, trust_env=False).raise_for_status()
 
 
 async def test_a_batch_is_as_its_texts_alone_and_in_their_order(daemon: DaemonProcess) -> None:
