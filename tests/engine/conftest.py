@@ -64,10 +64,25 @@ def _real_engines() -> list[RealEngine]:
     return [wheel, *(RealEngine(path.parents[1].name, str(path), (str(path),)) for path in paths)]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# These ask much of mgr and the same of every engine; the wheel's is enough where time is short.
+_ONE_ENGINE = {"test_matrix.py", "test_schemas.py"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    twice = [
+        item for item in items if item.path.name in _ONE_ENGINE and _engine_of(item) not in (None, "wheel")
+    ]
+    if twice and not os.environ.get("MGR_TEST_ALL"):
+        config.hook.pytest_deselected(items=twice)
+        items[:] = [item for item in items if item not in twice]
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.engine)
+
+
+def _engine_of(item: pytest.Item) -> str | None:
+    engine = item.callspec.params.get("engine") if isinstance(item, pytest.Function) else None
+    return engine.name if isinstance(engine, RealEngine) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
