@@ -27,8 +27,11 @@ async def find(services: Services, name: str) -> Model:
     resolve = services.store.resolve
     try:
         return await asyncio.to_thread(resolve, name)
-    except ModelNotFound:
-        if not name.startswith(_ANTHROPIC_NAMES) or not services.default_model:
+    except ModelNotFound as error:
+        if not name.startswith(_ANTHROPIC_NAMES):
+            raise
+        if not services.default_model:
+            error.message += "; set MGR_DEFAULT_MODEL to the model that names like this one stand for"
             raise
     return await asyncio.to_thread(resolve, services.default_model)
 
@@ -51,13 +54,30 @@ async def _leased(
     services: Services, model: Model, request: TokenRequest, sink: Sink, started: float
 ) -> Done:
     async with services.scheduler.lease(weights(model), request.load, request.keep_alive) as lease:
-        done = await fitting(lease.runner, model, request, sink)
+        done = await answered(lease.runner, model, request, sink)
         # These times only this side of the engine knows.
         total = time.monotonic() - started
         return replace(done, timings=replace(done.timings, total=total, load=lease.waited))
 
 
-async def fitting(runner: Runner, model: Model, request: TokenRequest, sink: Sink) -> Done:
+async def answered(runner: Runner, model: Model, request: TokenRequest, sink: Sink) -> Done:
+    """The answer of a leased engine. A conversation with a context, or that wants one, is a text of tokens, too."""
+    if not isinstance(request, ChatRequest) or not (request.context or request.wants_context):
+        return await _fitting(runner, model, request, sink)
+    prompt = await context.prompt_tokens(runner, request) if request.context else None
+    heard = context.Heard(sink)
+    asked = request if prompt is None else context.continuation(request, prompt)
+    done = await _fitting(runner, model, asked, heard)
+    if not request.wants_context:
+        return done
+    try:
+        before = await context.prompt_tokens(runner, request) if prompt is None else prompt
+        return replace(done, context=(*before, *await runner.tokenize(heard.text, special=False)))
+    except EngineFailed:
+        return done  # the answer is whole, and must not be asked for again
+
+
+async def _fitting(runner: Runner, model: Model, request: TokenRequest, sink: Sink) -> Done:
     """An engine says that a prompt is too long before it says anything else, so it can be asked again."""
     try:
         return await _shaped(runner, model, request, sink)
@@ -77,23 +97,7 @@ async def _shortened(runner: Runner, request: TokenRequest, window: int) -> Toke
 
 
 async def _shaped(runner: Runner, model: Model, request: TokenRequest, sink: Sink) -> Done:
-    if isinstance(request, ChatRequest) and (request.context or request.wants_context):
-        return await _in_context(runner, model, request, sink)
     return await _read(runner, shape(request, abilities(model)), sink)
-
-
-async def _in_context(runner: Runner, model: Model, request: ChatRequest, sink: Sink) -> Done:
-    prompt = await context.prompt_tokens(runner, request) if request.context else None
-    asked = context.continuation(request, prompt) if prompt is not None else request
-    heard = context.Heard(sink)
-    done = await _read(runner, shape(asked, abilities(model)), heard)
-    if not request.wants_context:
-        return done
-    try:
-        before = await context.prompt_tokens(runner, request) if prompt is None else prompt
-        return replace(done, context=(*before, *await runner.tokenize(heard.text, special=False)))
-    except EngineFailed:
-        return done  # the answer is whole, and must not be asked for again
 
 
 async def _read(runner: Runner, shaped: Shaped, sink: Sink) -> Done:

@@ -46,10 +46,9 @@ def router(services: Services) -> APIRouter:
         entries.sort(key=lambda entry: str(entry["expires_at"]), reverse=True)
         return JSONResponse({"models": entries})
 
-    described = to_json(document(str(services.identity["version"])))
-
     async def openapi() -> Response:
-        return Response(described, media_type="application/json")
+        described = document(str(services.identity["version"]))
+        return Response(to_json(described), media_type="application/json")
 
     routes.add_api_route("/openapi.json", openapi, methods=["GET"])
     routes.add_api_route("/", root, methods=["GET", "HEAD"])

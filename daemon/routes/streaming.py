@@ -139,9 +139,9 @@ async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
-    except* Exception as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
+    except ExceptionGroup as errors:
+        first: Exception = errors
+        while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
         raise first from None
     return [task.result() for task in tasks]

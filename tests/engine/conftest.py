@@ -65,13 +65,11 @@ def _real_engines() -> list[RealEngine]:
 
 
 # These ask much of mgr and the same of every engine; the wheel's is enough where time is short.
-_ONE_ENGINE = {"test_matrix.py", "test_schemas.py"}
+_ONE_ENGINE = {Path(__file__).with_name("test_matrix.py"), Path(__file__).with_name("test_schemas.py")}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    twice = [
-        item for item in items if item.path.name in _ONE_ENGINE and _engine_of(item) not in (None, "wheel")
-    ]
+    twice = [item for item in items if item.path in _ONE_ENGINE and _engine_of(item) not in (None, "wheel")]
     if twice and not os.environ.get("MGR_TEST_ALL"):
         config.hook.pytest_deselected(items=twice)
         items[:] = [item for item in items if item not in twice]
@@ -81,7 +79,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _engine_of(item: pytest.Item) -> str | None:
-    engine = item.callspec.params.get("engine") if isinstance(item, pytest.Function) else None
+    parameters = getattr(item, "callspec", None)
+    engine = parameters.params.get("engine") if parameters is not None else None
     return engine.name if isinstance(engine, RealEngine) else None
 
 

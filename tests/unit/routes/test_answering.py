@@ -67,7 +67,7 @@ async def answered(engine: Engine, request: TokenRequest) -> tuple[str, Done]:
     def take(pieces: Sequence[Piece]) -> None:
         texts.extend(piece.text for piece in pieces if isinstance(piece, TextDelta))
 
-    done = await answering.fitting(cast("Runner", engine), MODEL, request, take)
+    done = await answering.answered(cast("Runner", engine), MODEL, request, take)
     return "".join(texts), done
 
 
@@ -108,3 +108,11 @@ async def test_an_answer_that_was_given_is_not_asked_for_again_for_its_context()
     request = ChatRequest(model="m", messages=(turn("hi"),), wants_context=True)
     assert await answered(engine, request) == ("two words", END)
     assert len(engine.asked) == 1
+
+
+async def test_a_context_that_is_too_long_is_cut_like_any_text() -> None:
+    engine = Engine(8)
+    request = ChatRequest(model="m", messages=(turn("a b"),), context=tuple(range(100, 120)), truncate=True)
+    text, done = await answered(engine, request)
+    assert (text, done.truncated) == ("two words", True)
+    assert cast("CompletionRequest", engine.asked[-1]).prompt == (118, 119, 0, 1)
