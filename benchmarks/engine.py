@@ -18,7 +18,7 @@ GROUP = "engine"
 _STREAMS = (1, 4, 16)
 _SLOTS = 16
 _WINDOW = 512
-_TOKENS = 96
+_TOKENS = 256
 _TEXT = "Write a very long story about the number"
 
 

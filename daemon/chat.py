@@ -4,6 +4,7 @@ Modelled on OpenAI's chat completions, which every engine of interest speaks. Di
 (`middleware/`), the runner sends it to the engine (`runner/wire.py`). None does I/O, and all but TextDelta are frozen.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -351,6 +352,17 @@ class Choice:
 # Takes the pieces of an answer, as many as arrived together, never none. Called where they arrive, so it is quick and
 # never waits: None means that it took them, else it is what to wait for before it gets more.
 Sink: TypeAlias = Callable[[Sequence[Piece]], Awaitable[None] | None]
+
+
+class QuotedSink(ABC):
+    """A Sink with a short way for what nearly every answer is made of."""
+
+    @abstractmethod
+    def __call__(self, pieces: Sequence[Piece]) -> Awaitable[None] | None: ...
+
+    @abstractmethod
+    def quoted(self, text: bytes) -> Awaitable[None] | None:
+        """As a call with one TextDelta without logprobs, its text as `framing.quoted` gives it, and not empty."""
 
 
 @dataclass(frozen=True, slots=True)

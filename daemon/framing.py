@@ -34,7 +34,25 @@ def to_json(value: Any) -> bytes:
 
 # Made once: `json.dumps` with these options would make one for each call.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-_quote = json.encoder.encode_basestring
+
+
+def quoted(text: str) -> bytes:
+    """The text as JSON writes it between its quotes, on one line for every reader. Raises what to_json raises."""
+    return to_json(text)[1:-1]
+
+
+def requoted(text: bytes) -> bytes:
+    """What another program wrote between the quotes of a JSON string, on one line for every reader.
+
+    Raises UnicodeDecodeError.
+    """
+    return text.decode().translate(_UNICODE_LINE_ENDS).encode()
+
+
+def unquoted(text: bytes) -> str:
+    """The text that stands so between the quotes of a JSON string. Raises ValueError."""
+    found: str = json.loads(b'"%b"' % text)
+    return found
 
 
 class Template:
@@ -45,13 +63,11 @@ class Template:
 
     def __init__(self, make: Callable[[str], bytes]) -> None:
         mark = secrets.token_hex(16)
-        self._before, self._after = make(mark).split(to_json(mark))
+        self._before, self._after = make(mark).split(mark.encode())
 
-    def fill(self, text: str) -> bytes:
-        quoted = _quote(text)
-        if not quoted.isascii():
-            quoted = quoted.translate(_UNICODE_LINE_ENDS)
-        return self._before + quoted.encode() + self._after
+    def fill(self, text: bytes) -> bytes:
+        """`text` as `quoted` gives it."""
+        return self._before + text + self._after
 
 
 def ndjson(value: Any) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from daemon.chat import Answer, Done, FinishReason, Progress, ThinkingDelta, ToolCallDelta, Usage
 from daemon.errors import Kind, MgrError, PromptTooLong
-from daemon.framing import Template, sse, to_json
+from daemon.framing import Template, quoted, sse, to_json
 from daemon.middleware.dialect import DEFAULT_ERROR_TYPE, ERROR_TYPES
 from daemon.middleware.encoding import StreamEncoder, arguments_object, notes
 
@@ -116,7 +116,7 @@ class MessageEncoder(StreamEncoder):
     def _progress(self, event: Progress) -> None:
         self._prompt = Usage(prompt=event.total, cached=event.cached)
 
-    def _text(self, text: str) -> bytes:
+    def _text(self, text: bytes) -> bytes:
         if self._open == "text":
             return self._template.fill(text)
         opening = self._enter("text", {"type": "text", "text": ""}, "text_delta", "text")
@@ -125,12 +125,12 @@ class MessageEncoder(StreamEncoder):
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         start = {"type": "thinking", "thinking": "", "signature": ""}
         opening = self._enter("thinking", start, "thinking_delta", "thinking")
-        return opening + self._template.fill(delta.text)
+        return opening + self._template.fill(quoted(delta.text))
 
     def _call(self, delta: ToolCallDelta) -> bytes:
         start = {"type": "tool_use", "id": delta.id or "", "name": delta.name or "", "input": {}}
         opening = self._enter(delta.index, start, "input_json_delta", "partial_json")
-        return opening + (self._template.fill(delta.arguments) if delta.arguments else b"")
+        return opening + (self._template.fill(quoted(delta.arguments)) if delta.arguments else b"")
 
     def _enter(self, block: str | int, start: dict[str, Any], delta: str, key: str) -> bytes:
         """Opens `block` if it is not open yet; the texts of its deltas stand at `key`."""

@@ -77,15 +77,12 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Encoder(Protocol):
-    """One streamed answer. Every method returns bytes to send now, possibly none.
+class Ending(Protocol):
+    """How a streamed answer is kept up and ended. Every method returns bytes to send now, possibly none.
 
     The stream ends with `finish` or `fail`, whichever comes first; after that every method returns nothing.
     `StreamEncoder` in `encoding.py` is the one implementation of this rule.
     """
-
-    def feed(self, event: Event) -> bytes:
-        """Bytes for one event; `Progress` and `Done` give none."""
 
     def keep_alive(self) -> bytes:
         """Bytes that a client of this dialect ignores, at any point of the stream."""
@@ -97,7 +94,17 @@ class Encoder(Protocol):
         """The dialect's terminal error, in-band."""
 
 
-class BatchEncoder(Encoder, Protocol):
+class Encoder(Ending, Protocol):
+    """One streamed answer."""
+
+    def feed(self, event: Event) -> bytes:
+        """Bytes for one event; `Progress` and `Done` give none."""
+
+    def feed_quoted(self, text: bytes) -> bytes:
+        """Bytes for a piece of text, which is not empty, as `framing.quoted` gives it."""
+
+
+class BatchEncoder(Ending, Protocol):
     """The answers to a Batch, in one stream."""
 
     def feed_choice(self, choice: Choice) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from daemon.chat import Done, Event, Progress, TextDelta, ThinkingDelta, ToolCallDelta
 from daemon.errors import EngineFailed, InvalidRequest, MgrError
+from daemon.framing import quoted
 from daemon.middleware.dialect import read_object
 
 
@@ -22,7 +23,7 @@ class StreamEncoder(ABC):
         if isinstance(event, TextDelta):  # nearly all are
             if event.logprobs:
                 return self._scored(event)
-            return self._text(event.text) if event.text else b""
+            return self._text(quoted(event.text)) if event.text else b""
         match event:
             case Done():
                 self._done = event
@@ -34,6 +35,9 @@ class StreamEncoder(ABC):
                 return self._thinking(event) if event.text else b""
             case ToolCallDelta():
                 return self._call(event)
+
+    def feed_quoted(self, text: bytes) -> bytes:
+        return b"" if self._ended else self._text(text)
 
     def keep_alive(self) -> bytes:
         return b"" if self._ended else self._ping()
@@ -56,11 +60,12 @@ class StreamEncoder(ABC):
         """Prefill went on."""
 
     @abstractmethod
-    def _text(self, text: str) -> bytes: ...
+    def _text(self, text: bytes) -> bytes:
+        """`text` as `quoted` gives it, never empty."""
 
     def _scored(self, delta: TextDelta) -> bytes:
         """Text, possibly empty, with the log probabilities of its tokens; some dialects have no place for those."""
-        return self._text(delta.text) if delta.text else b""
+        return self._text(quoted(delta.text)) if delta.text else b""
 
     @abstractmethod
     def _thinking(self, delta: ThinkingDelta) -> bytes: ...

@@ -232,8 +232,10 @@ class _Encoder(ChoiceEncoder):
     def first(self) -> bytes:
         return self._delta({"content": ""})
 
-    def _text(self, text: str) -> bytes:
-        return self._delta({"content": text}) if self._role else self._template.fill(text)
+    def _text(self, text: bytes) -> bytes:
+        if self._role:
+            return Template(lambda text: self._delta({"content": text})).fill(text)
+        return self._template.fill(text)
 
     def _scored(self, delta: TextDelta) -> bytes:
         return self._delta({"content": delta.text}, logprobs=_logprobs(delta.logprobs))

@@ -17,7 +17,6 @@ from daemon.chat import (
     Choice,
     CompletionRequest,
     Done,
-    Event,
     TokenRequest,
     Usage,
 )
@@ -286,9 +285,6 @@ class ManyEncoder:
             return chunk
         firsts, self._firsts = self._firsts, b""
         return firsts + chunk
-
-    def feed(self, event: Event) -> bytes:
-        return self.feed_choice(Choice(0, event))
 
     def keep_alive(self) -> bytes:
         return b"" if self._ended else self._encoders[0].keep_alive()

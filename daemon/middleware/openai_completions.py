@@ -25,7 +25,7 @@ from daemon.chat import (
     TokenRequest,
     ToolCallDelta,
 )
-from daemon.framing import Template
+from daemon.framing import Template, quoted
 from daemon.middleware import request as pieces
 from daemon.middleware.dialect import BatchEncoder, Reply, read_object
 from daemon.middleware.encoding import StreamEncoder
@@ -143,9 +143,11 @@ class _Encoder(ChoiceEncoder):
         self._offset = 0
         self._template = Template(lambda text: self._chunk(_piece(text)))
 
-    def _text(self, text: str) -> bytes:
-        echo, self._echo = self._echo, ""
-        return self._template.fill(echo + text)
+    def _text(self, text: bytes) -> bytes:
+        if self._echo:
+            echo, self._echo = self._echo, ""
+            text = quoted(echo) + text
+        return self._template.fill(text)
 
     def _scored(self, delta: TextDelta) -> bytes:
         logprobs = _logprobs(delta.logprobs, self._offset)

@@ -11,7 +11,7 @@ from typing import Any
 
 from daemon.chat import Done, FinishReason, TextDelta, ThinkingDelta, ToolCall, ToolCallDelta
 from daemon.errors import MgrError
-from daemon.framing import Template, sse_comment, to_json
+from daemon.framing import Template, quoted, sse_comment, to_json, unquoted
 from daemon.middleware.encoding import StreamEncoder, notes
 from daemon.middleware.openai_common import error_object
 from daemon.middleware.responses_history import History
@@ -127,7 +127,7 @@ class _TextItem(_Item):
     def __init__(self, events: _Events, kind: _Kind, index: int) -> None:
         super().__init__(events, kind.prefix, index)
         self.kind = kind
-        self._pieces: list[str] = []
+        self._pieces: list[bytes] = []  # quoted
         self._scores: list[dict[str, Any]] = []
         self._where[kind.place] = 0
         self._template = Template(lambda text: self._delta(text, []))
@@ -140,7 +140,7 @@ class _TextItem(_Item):
         return {"logprobs": scores} if self.kind.scored else {}
 
     def _part(self) -> dict[str, Any]:
-        return self.kind.part("".join(self._pieces), self._scores)
+        return self.kind.part(unquoted(b"".join(self._pieces)), self._scores)
 
     def body(self, status: str) -> dict[str, Any]:
         """Its part is announced by an event of its own, after the item."""
@@ -150,13 +150,13 @@ class _TextItem(_Item):
         part = {**self._where, "part": self.kind.part("", ())}
         return super().begin() + self._events.write(f"{self.kind.part_events}.added", part)
 
-    def add(self, text: str) -> bytes:
+    def add(self, text: bytes) -> bytes:
         self._pieces.append(text)
         return self._events.number(self._template.fill(text))
 
     def add_scored(self, text: str, logprobs: Sequence[Mapping[str, Any]]) -> bytes:
         scores = [score(entry) for entry in logprobs]
-        self._pieces.append(text)
+        self._pieces.append(quoted(text))
         self._scores += scores
         return self._events.number(self._delta(text, scores))
 
@@ -210,7 +210,7 @@ class ResponsesEncoder(StreamEncoder):
         self._begun = False
         self._open: _TextItem | _CallItem | None = None
 
-    def _text(self, text: str) -> bytes:
+    def _text(self, text: bytes) -> bytes:
         item = self._open
         if isinstance(item, _TextItem) and item.kind is _MESSAGE:  # nearly always
             return item.add(text)
@@ -223,7 +223,7 @@ class ResponsesEncoder(StreamEncoder):
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         opened, item = self._opened_text(self._thinking_kind)
-        return opened + item.add(delta.text)
+        return opened + item.add(quoted(delta.text))
 
     def _call(self, delta: ToolCallDelta) -> bytes:
         item, opened = self._open, b""

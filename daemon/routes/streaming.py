@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from daemon.chat import Answer, Assembly, Batch, Choice, Done, Piece, Sink, TokenRequest
+from daemon.chat import Answer, Assembly, Batch, Choice, Done, Piece, QuotedSink, Sink, TokenRequest
 from daemon.errors import MgrError
 from daemon.middleware.access import to_response
-from daemon.middleware.dialect import BatchEncoder, Dialect, Encoder, Reply
+from daemon.middleware.dialect import BatchEncoder, Dialect, Encoder, Ending, Reply
 from daemon.protocol import Client, client_of
 
 T = TypeVar("T")
@@ -106,23 +106,18 @@ class ModelResponse(Response):
             raise
         await body.end(last)
 
-    def _fed(self, body: "Body") -> tuple[Encoder, Callable[[], Awaitable[object]]]:
+    def _fed(self, body: "Body") -> tuple[Ending, Callable[[], Awaitable[object]]]:
         """The encoder, and what feeds it with the whole answer, whose bytes go to `body`."""
-        request, push = self._request, body.push
+        request = self._request
         if isinstance(request, Batch):
             batch = self._dialect.batch_encoder(request, self._created)
             choices = [partial(self._choice, body, batch, *each) for each in enumerate(request.requests)]
             return batch, lambda: together([choice() for choice in choices])
         encoder = self._dialect.encoder(request, self._created)
-        feed = encoder.feed
-
-        def take(pieces: Sequence[Piece]) -> Awaitable[None] | None:
-            if len(pieces) == 1:
-                return push(feed(pieces[0]))
-            return push(b"".join([feed(piece) for piece in pieces]))
+        sink = _Encoded(encoder, body)
 
         async def feeding() -> None:
-            feed(await self._work(request, take))
+            encoder.feed(await self._work(request, sink))
 
         return encoder, feeding
 
@@ -132,6 +127,21 @@ class ModelResponse(Response):
 
         done = await self._work(request, take)
         await body.write(encoder.feed_choice(Choice(index, done)))
+
+
+class _Encoded(QuotedSink):
+    """Pushes the bytes of the pieces of one answer."""
+
+    def __init__(self, encoder: Encoder, body: "Body") -> None:
+        self._feed = encoder.feed
+        self._feed_quoted = encoder.feed_quoted
+        self._push = body.push
+
+    def __call__(self, pieces: Sequence[Piece]) -> Awaitable[None] | None:
+        return self._push(b"".join([self._feed(piece) for piece in pieces]))
+
+    def quoted(self, text: bytes) -> Awaitable[None] | None:
+        return self._push(self._feed_quoted(text))
 
 
 async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -268,7 +278,7 @@ def _resumed(work: Coroutine[Any, Any, None], waits_for: Any) -> Iterator[Any]:
 class _KeptAlive:
     """While entered, sends what the client ignores when nothing else was sent for KEEP_ALIVE_SECONDS."""
 
-    def __init__(self, body: Body, encoder: Encoder) -> None:
+    def __init__(self, body: Body, encoder: Ending) -> None:
         self._body = body
         self._encoder = encoder
         self._loop = asyncio.get_running_loop()

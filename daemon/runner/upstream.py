@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from daemon.chat import CompletionRequest, Done, Piece, Sink, TokenRequest
+from daemon.chat import CompletionRequest, Done, Piece, QuotedSink, Sink, TokenRequest
 from daemon.errors import EngineFailed, EngineGone
 from daemon.framing import FramingError, SseDecoder, to_json
 from daemon.runner.endpoint import Endpoint
 from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens, TakeBytes
-from daemon.runner.reader import AnswerReader, plain_texts
+from daemon.runner.reader import AnswerReader, plain_text, plain_texts
 from daemon.runner.received import error_from, parse_object, text
 from daemon.runner.wire import body_for, path_for
 
@@ -133,8 +133,11 @@ class _Pieces:
         self._decoder = SseDecoder()
         self._reader = AnswerReader(top_logprobs)
         self._between_events = True
+        self._take_quoted = sink.quoted if isinstance(sink, QuotedSink) else None
 
     def take(self, body: bytes) -> Awaitable[None] | None:
+        if self._take_quoted and self._between_events and (said := plain_text(body)) is not None:
+            return self._take_quoted(said)
         pieces, rest = plain_texts(body) if self._between_events else ([], body)
         waiting = None
         try:

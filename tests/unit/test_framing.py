@@ -15,9 +15,12 @@ from daemon.framing import (
     SseDecoder,
     Template,
     ndjson,
+    quoted,
+    requoted,
     sse,
     sse_comment,
     to_json,
+    unquoted,
 )
 
 
@@ -228,4 +231,13 @@ def test_a_template_gives_what_writing_it_anew_gives(text: str) -> None:
     def line(value: str) -> bytes:
         return ndjson({"model": "m", "message": {"content": value}, "done": False})
 
-    assert Template(line).fill(text) == line(text)
+    assert Template(line).fill(quoted(text)) == line(text)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_quoting(text: str) -> None:
+    assert b'"%b"' % quoted(text) == to_json(text)
+    assert unquoted(quoted(text)) == text
+    foreign = json.dumps(text, ensure_ascii=False)[1:-1].encode()
+    assert requoted(foreign) == quoted(text)
+    assert len(requoted(foreign).decode().splitlines()) <= 1

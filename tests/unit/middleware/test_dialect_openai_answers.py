@@ -317,7 +317,7 @@ def test_a_batch_ends_only_when_all_have_ended() -> None:
 def test_an_error_ends_a_batch() -> None:
     encoder = openai.CHAT.batch_encoder(batch(n=2, stream=True), CREATED)
     assert encoder.keep_alive() == b": keep-alive\n\n"
-    assert encoder.feed(TextDelta("Hi")) != b""
+    assert encoder.feed_choice(Choice(0, TextDelta("Hi"))) != b""
     (error,) = chunks(encoder.fail(EngineFailed("the engine stopped")))
     assert error["error"]["message"] == "the engine stopped"
     assert encoder.feed_choice(Choice(1, TextDelta("x"))) + encoder.finish() == b""

@@ -10,8 +10,8 @@ DONE = Done(FinishReason.STOP)
 
 
 class Plain(StreamEncoder):
-    def _text(self, text: str) -> bytes:
-        return f"text {text}".encode()
+    def _text(self, text: bytes) -> bytes:
+        return b"text " + text
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:
         return f"thinking {delta.text}".encode()

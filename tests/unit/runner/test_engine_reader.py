@@ -22,8 +22,8 @@ from daemon.chat import (
     Usage,
 )
 from daemon.errors import EngineFailed
-from daemon.framing import SseDecoder, sse
-from daemon.runner.reader import AnswerReader, plain_texts
+from daemon.framing import SseDecoder, quoted, sse
+from daemon.runner.reader import AnswerReader, plain_text, plain_texts
 
 
 def chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> bytes:
@@ -60,6 +60,12 @@ def test_the_short_way_reads_what_the_long_way_reads(texts: list[tuple[str, bool
     assert [*pieces, *long_way(rest)] == long_way(stream) == said
 
 
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_the_shortest_way_gives_what_was_written(text: str) -> None:
+    by_number = any(each < " " and each not in "\b\f\n\r\t" for each in text)  # the long way reads those
+    assert plain_text(sse(plain(text))) == (None if by_number else quoted(text))
+
+
 @pytest.mark.parametrize("text", ["a\nb", 'say "a"', "\\n", "\t\r\b\f", "\n", '"'])
 def test_the_short_way_takes_escapes_and_thinking(text: str) -> None:
     stream = sse(plain(text)) + sse(plain(text, thinking=True))
@@ -85,6 +91,9 @@ def test_the_short_way_takes_plain_texts_and_nothing_else() -> None:
         b": comment\n\n",
         b"data: [DONE]\n\n",
     ]
+    two = sse(plain("a")) * 2
+    for other in [*others, two, sse(plain("a")) + b":", sse(plain("a", thinking=True)), b""]:
+        assert plain_text(other) is None
     for other in others:
         assert plain_texts(first + other + first) == (pieces, other + first)
 

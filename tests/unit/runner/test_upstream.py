@@ -18,6 +18,7 @@ from daemon.chat import (
     Image,
     Message,
     Piece,
+    QuotedSink,
     Text,
     TextDelta,
     Usage,
@@ -48,6 +49,11 @@ STOP = {
     "choices": [{"delta": {}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 2},
 }
+# As llama-server writes it.
+PLAIN = (
+    rb'{"choices":[{"finish_reason":null,"index":0,"delta":{"content":"\"hi\""}}],"created":1,"id":"i","model":"m",'
+    rb'"system_fingerprint":"b1","object":"chat.completion.chunk"}'
+)
 DONE = Done(FinishReason.STOP, Usage(3, 0, 2))
 
 
@@ -104,6 +110,42 @@ async def test_an_answer() -> None:
     assert b"Authorization: Bearer the-key" in head
     assert b"Connection: close" in head
     assert json.loads(body)["messages"] == [{"role": "user", "content": "hi"}]
+
+
+class Quoting(QuotedSink):
+    """Keeps what it got, as bytes what came the short way."""
+
+    def __init__(self) -> None:
+        self.got: list[Piece | bytes] = []
+
+    def __call__(self, pieces: Sequence[Piece]) -> None:
+        self.got += pieces
+
+    def quoted(self, text: bytes) -> None:
+        self.got.append(text)
+
+
+@pytest.mark.parametrize(
+    ("others", "between"),
+    [([], []), ([text("lo")], [TextDelta("lo")])],
+    ids=["alone", "with another"],
+)
+async def test_a_plain_text_alone_goes_the_short_way(
+    others: list[dict[str, Any]], between: list[Piece]
+) -> None:
+    sink = Quoting()
+    async with asking(HEAD + chunk(PLAIN, *others)) as (asked, _):
+        with pytest.raises(EngineFailed):
+            await asked.answer(sink)
+    said = TextDelta('"hi"')
+    assert sink.got == ([said, *between] if others else [b'\\"hi\\"'])
+
+
+async def test_a_plain_text_goes_the_long_way_to_any_other_sink() -> None:
+    async with asking(HEAD + chunk(PLAIN)) as (asked, _):
+        with pytest.raises(EngineFailed):
+            await asked.answer()
+    assert asked.pieces == [TextDelta('"hi"')]
 
 
 async def test_a_refusal() -> None:
