@@ -30,8 +30,8 @@ from daemon.runner.engine import CHOICES, EngineFinder
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler.placement import AUTO_LOADED, Defaults
-from daemon.scheduler.queue import Limits
 from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.state import ENGINES, Limits
 from daemon.settings import Settings
 from daemon.store.models import Store
 
@@ -105,9 +105,10 @@ def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineF
     def make_runner(launch: Launch, on_exit: OnExit) -> Runner:
         return Runner(launch, engines, run_directory, settings.load_timeout, on_exit)
 
-    limits = Limits(settings.max_loaded_models or AUTO_LOADED, settings.max_queue, settings.max_waiting)
+    limits = Limits(settings.max_queue, settings.max_waiting)
+    capacity = {ENGINES: settings.max_loaded_models or AUTO_LOADED}
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)
-    return Scheduler(make_runner, limits, defaults, settings.wait_timeout)
+    return Scheduler(make_runner, limits, capacity, defaults, settings.wait_timeout)
 
 
 def identity() -> dict[str, Any]:

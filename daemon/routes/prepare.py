@@ -19,7 +19,7 @@ from daemon.chat import (
 )
 from daemon.errors import InvalidRequest
 from daemon.middleware import ollama
-from daemon.scheduler.queue import Purpose, Weights
+from daemon.scheduler.state import Purpose, Weights
 from daemon.store.models import Model
 
 _POOLING_RANK = 4

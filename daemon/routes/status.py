@@ -13,7 +13,7 @@ from daemon.description.document import document
 from daemon.framing import to_json
 from daemon.routes.models import details
 from daemon.routes.services import Services
-from daemon.scheduler.queue import Phase
+from daemon.scheduler.state import Phase
 from daemon.scheduler.scheduler import LoadedView
 from daemon.store.models import Model
 

@@ -1,7 +1,9 @@
-"""Which loaded model makes room? A pure choice."""
+"""Which loaded models make room first? A pure choice."""
 
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
+
+_LEAST_LOAD_SECONDS = 0.1
 
 
 class Candidate(Protocol):
@@ -9,10 +11,18 @@ class Candidate(Protocol):
     def last_used(self) -> float:
         """Monotonic seconds: when it was last granted to a request or given back by one."""
 
+    @property
+    def load_seconds(self) -> float:
+        """How long it took to load, and would again."""
+
 
 C = TypeVar("C", bound=Candidate)
 
 
-def victim(candidates: Iterable[C]) -> C | None:
-    """The one that was not used for the longest time."""
-    return min(candidates, key=lambda candidate: candidate.last_used, default=None)
+def order(candidates: Iterable[C], now: float) -> list[C]:
+    """The first is the one to go: it was idle for long, measured by what it costs to have it back."""
+
+    def worth(candidate: C) -> float:
+        return (now - candidate.last_used) / max(candidate.load_seconds, _LEAST_LOAD_SECONDS)
+
+    return sorted(candidates, key=worth, reverse=True)

@@ -1,10 +1,10 @@
-"""With what is a model started? Pure. Placement by memory will decide here; until then the numbers are fixed."""
+"""With what is a model started? Pure."""
 
 from dataclasses import dataclass
 
 from daemon.chat import LoadOptions
 from daemon.runner.launch import Launch
-from daemon.scheduler.queue import Purpose, Weights
+from daemon.scheduler.state import ENGINES, Plan, Purpose, Weights
 
 AUTO_WINDOW = 4096
 AUTO_SLOTS = 2
@@ -20,13 +20,25 @@ class Defaults:
     keep_alive: float = 300.0
 
 
-def place(weights: Weights, window: int | None, options: LoadOptions, defaults: Defaults) -> Launch:
-    """How an engine for these weights is started. The window is each request's own; slots never divide it."""
+def grown(window: int) -> int:
+    """The window to load for a request that the loaded one is too small for: the next power of two, so that a
+    conversation that gets longer with each turn costs few loads."""
+    return 1 << (window - 1).bit_length()
+
+
+def plans(weights: Weights, window: int | None, defaults: Defaults) -> tuple[Plan, ...]:
+    """The ways to load these weights, the best first. The window is each request's own; slots never divide it."""
+    tokens = weights.clamp(window or defaults.window or AUTO_WINDOW)
+    return (Plan(tokens, defaults.slots or AUTO_SLOTS, {ENGINES: 1}),)
+
+
+def launch(weights: Weights, plan: Plan, options: LoadOptions) -> Launch:
+    """How an engine for these weights is started."""
     return Launch(
         model=weights.path,
         alias=weights.name,
-        window=weights.clamp(window or defaults.window or AUTO_WINDOW),
-        slots=defaults.slots or AUTO_SLOTS,
+        window=plan.window,
+        slots=plan.slots,
         batch=options.batch,
         gpu_layers=options.gpu_layers,
         threads=options.threads,

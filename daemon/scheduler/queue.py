@@ -1,143 +1,27 @@
-"""Who runs, who waits, who is refused: the scheduler's state, and the one function that decides. Pure.
+"""Who runs, who waits, who is refused: the one function that decides. Pure.
 
 `decide` reads the state and the time and returns actions; the shell (`scheduler.py`) carries them out and reports
 what came of it, which calls `decide` again. Nothing here awaits, reads a clock or touches the system, so a test
 can run a year of schedules in a second.
 
-The queue has the meaning of `asyncio.Queue(maxsize)`: what does not fit is refused at once. It is a list in the
-state because a waiter that is cancelled must be able to leave from the middle of it, and because the decision looks
-at all of it.
+The queue has the meaning of `asyncio.Queue(maxsize)`: what does not fit is refused at once. Those who wait stand in
+lines, one for each wish that a load can fulfil, so that a decision looks at lines and not at everyone in them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
-from daemon.chat import LoadOptions
-from daemon.errors import Busy, MgrError
+from daemon.errors import Busy, LoadFailed, MgrError
 from daemon.scheduler import eviction
-
-
-class Purpose(StrEnum):
-    """What an engine is started for: it cannot do two of these at once."""
-
-    GENERATE = "generate"
-    EMBED = "embed"
-    RERANK = "rerank"
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What must be known of a model to run it. `model` stands for its files, so that two names of the same files
-    share an engine; `trained_window` is in tokens, 0 when the file does not say. `template` is a chat template that
-    is used instead of the file's own; `pooling` makes one vector of a model that was not made for embeddings."""
-
-    model: str
-    path: Path
-    name: str
-    trained_window: int = 0
-    size: int = 0
-    template: Path | None = None
-    projector: Path | None = None
-    adapters: tuple[Path, ...] = ()
-    purpose: Purpose = Purpose.GENERATE
-    pooling: str | None = None
-
-    @property
-    def key(self) -> str:
-        return self.model if self.purpose is Purpose.GENERATE else f"{self.model}:{self.purpose}"
-
-    def clamp(self, window: int) -> int:
-        """A window that the model was trained for."""
-        return min(window, self.trained_window) if self.trained_window > 0 else window
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a request needs: which weights, and what they must be loaded with. `window` None: any."""
-
-    weights: Weights
-    window: int | None = None
-    options: LoadOptions = field(default_factory=LoadOptions)
-
-    @property
-    def key(self) -> str:
-        return self.weights.key
-
-
-_OPTIONS = tuple(option.name for option in fields(LoadOptions))
-
-
-class Phase(StrEnum):
-    LOADING = "loading"
-    READY = "ready"
-    FAILED = "failed"
-    STOPPING = "stopping"
-
-
-@dataclass(slots=True)
-class Loaded:
-    """One model that has an engine, or is about to. `window` is tokens per request; times are monotonic seconds."""
-
-    key: str
-    phase: Phase
-    window: int
-    options: LoadOptions
-    slots: int
-    last_used: float
-    leases: int = 0
-    keep_alive: float = 0.0
-    expires_at: float | None = None  # set while idle
-    error: MgrError | None = None  # set when failed
-
-    def serves(self, demand: Demand) -> bool:
-        """A smaller window is served by a larger one; of the load-time options only those given must agree."""
-        if demand.window is not None and demand.window > self.window:
-            return False
-        return demand.options == self.options or all(
-            getattr(demand.options, name) in (None, getattr(self.options, name)) for name in _OPTIONS
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """A request without an engine yet. `admitted`: it was accepted, so a full queue no longer concerns it;
-    `keep_alive` in seconds, None without a wish."""
-
-    ticket: int
-    demand: Demand
-    since: float
-    deadline: float
-    admitted: bool = False
-    keep_alive: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`patience`: seconds after which a waiter closes a busy model to newcomers, so that it becomes idle."""
-
-    loaded: int
-    queue: int
-    waiting: int
-    patience: float = 10.0
-
-
-@dataclass(slots=True)
-class State:
-    limits: Limits
-    loaded: dict[str, Loaded] = field(default_factory=dict)
-    waiting: dict[int, Waiter] = field(default_factory=dict)  # in the order of arrival
-    closing: bool = False
-
-
-# ---- what is to be done
+from daemon.scheduler.state import ENGINES, Amounts, Demand, Line, Loaded, Phase, Plan, State, Wish
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     demand: Demand
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +53,22 @@ Action: TypeAlias = Start | Stop | Forget | Grant | Reject
 
 
 def decide(state: State, now: float) -> list[Action]:
-    """All that is to be done now. For each waiter, in the order of arrival, the first rule that fits:
+    """All that is to be done now.
 
-    1. its load failed, or mgr is closing: Reject
-    2. its model runs, is compatible and has a free slot: Grant
-    3. a compatible load of its model runs: it waits with the others, however long that takes
-       (from here on a waiter whose time is up gets Reject; one whose model runs waits for a slot)
-    4. its model runs or loads with other options: Stop it once it is idle, and wait
-    5. there is room: Start
-    6. an engine is stopping: its room is this waiter's; or an idle model can go: Stop it, the place is kept
-    7. only a busy model could go: wait; after `patience` that model takes no newcomers
-    8. the line it would have to wait in is full: Reject
+    1. mgr is closing, or the load that a line waited for has failed: Reject all of it.
+    2. The lines that no engine serves, the one first that has waited for its turn the longest:
+       a compatible load of its model runs: it waits, however long that takes (others get Reject at their deadline);
+       its model runs or loads with other options: Stop it once it is idle;
+       there is room for one of its plans: Start;
+       the least of its plans is more than there is in all: Reject;
+       engines that stop make room enough: that room is this line's; or idle models can go: Stop them, likewise;
+       only busy models could go: wait; after `patience` they take no newcomers, and the room is this line's.
+    3. The lines whose model runs: Grant to as many as there are free slots. Others wait for a slot.
+    4. Whoever has just come and is too many in the line it would have to wait in: Reject.
+    5. A failed load is forgotten; a load that nobody wants is stopped, and so is an idle one whose keep-alive ran out.
 
-    Then, for each model: a failed one is forgotten, a load that nobody wants is stopped, and so is an idle model
-    whose keep-alive ran out. Only idle models are stopped. One that has a waiter of its own is stopped only for
-    an older waiter that has been patient.
+    Only idle models are stopped. One that somebody waits for is stopped only for a line that has been patient, and
+    never before it served anybody.
     """
     return list(_Decision(state, now).actions())
 
@@ -194,143 +79,214 @@ class _Decision:
     def __init__(self, state: State, now: float) -> None:
         self._state = state
         self._now = now
-        self._room = state.limits.loaded - len(state.loaded)
+        self._free = {pool: amount - _taken(state, pool) for pool, amount in state.capacity.items()}
         self._leases = {key: entry.leases for key, entry in state.loaded.items()}
-        self._starting: dict[str, Demand] = {}
-        # Engines that are stopping and whose room is not yet promised to a waiter; all that stop or will.
-        self._leaving = [key for key, entry in state.loaded.items() if entry.phase is Phase.STOPPING]
-        self._stopped = set(self._leaving)
+        self._starting: dict[str, Wish] = {}
+        # Engines that are stopping and whose room is not yet promised to a line; all that stop or will.
+        self._leaving = [entry for entry in state.loaded.values() if entry.phase is Phase.STOPPING]
+        self._stopped = {entry.key for entry in self._leaving}
         self._closed: set[str] = set()  # busy ones that take no newcomers
-        # Models that somebody waits for and that can serve them: never victims.
-        self._wanted = {
-            waiter.demand.key
-            for waiter in state.waiting.values()
-            if (entry := state.loaded.get(waiter.demand.key)) is not None and entry.serves(waiter.demand)
-        }
-        self._queued = 0
-        self._slot_waiters: dict[str, int] = {}
-        self._load_has_first: set[str] = set()
+        self._room_is_kept = False  # for a line that has been patient: nobody else may start
+        # Models that somebody waits for and that can serve them.
+        self._wanted = {line.key for line in state.lines.values() if self._serves(line)}
+        self._done: set[int] = set()  # tickets that were granted or refused
 
     def actions(self) -> Iterator[Action]:
-        for waiter in self._state.waiting.values():
-            yield from self._serve(waiter)
-        for key, entry in self._state.loaded.items():
-            yield from self._tidy(key, entry)
-
-    def _serve(self, waiter: Waiter) -> Iterator[Action]:
-        entry = self._state.loaded.get(waiter.demand.key)
-        runs = entry is not None and entry.phase is Phase.READY and entry.serves(waiter.demand)
-        error = self._refusal(waiter, entry)
-        if error is not None:
-            yield Reject(waiter.ticket, error)
-        elif entry is not None and runs and self._has_slot(entry):
-            self._leases[entry.key] += 1
-            yield Grant(waiter.ticket, entry.key)
-        elif self._load_serves(waiter.demand, entry):
-            yield from self._share_load(waiter)
-        elif self._now >= waiter.deadline:
-            waited = round(self._now - waiter.since)
-            yield Reject(
-                waiter.ticket, Busy(f"the server is busy: the request waited {waited} s for its model")
-            )
-        elif entry is not None and runs:
-            yield from self._wait_for_slot(waiter, entry.key)
-        elif entry is not None:
-            yield from self._replace(waiter, entry)
-        else:
-            yield from self._load(waiter)
-
-    def _refusal(self, waiter: Waiter, entry: Loaded | None) -> MgrError | None:
-        """Rule 1."""
         if self._state.closing:
-            return Busy("mgr is shutting down", retry_after=5)
-        if entry is not None and entry.phase is Phase.FAILED and entry.serves(waiter.demand):
-            return entry.error
-        return None
-
-    def _has_slot(self, entry: Loaded) -> bool:
-        """Rule 2."""
-        return entry.key not in self._closed | self._stopped and self._leases[entry.key] < entry.slots
-
-    def _wait_for_slot(self, waiter: Waiter, key: str) -> Iterator[Action]:
-        waiting = self._slot_waiters.get(key, 0)
-        if not waiter.admitted and waiting >= self._state.limits.waiting:
-            yield Reject(waiter.ticket, Busy(f"the model is busy and {waiting} requests wait for it already"))
+            closing = Busy("mgr is shutting down", retry_after=5)
+            yield from (self._reject(ticket, closing) for ticket in self._state.waiting)
         else:
-            self._slot_waiters[key] = waiting + 1
+            pending = [line for line in self._state.lines.values() if not self._is_running(line)]
+            for line in sorted(pending, key=lambda line: line.since):
+                yield from self._pend(line)
+            for line in self._state.lines.values():
+                if self._is_running(line):
+                    yield from self._grant(line)
+            yield from self._turn_away()
+        for entry in self._state.loaded.values():
+            yield from self._tidy(entry)
 
-    def _load_serves(self, demand: Demand, entry: Loaded | None) -> bool:
-        if demand.key in self._starting:
-            return self._starting[demand.key] == demand
-        return entry is not None and entry.phase is Phase.LOADING and entry.serves(demand)
+    # ---- lines without an engine that serves them
 
-    def _share_load(self, waiter: Waiter) -> Iterator[Action]:
-        """Rule 3. The request whose load runs is not in the queue; those that share the load are."""
-        key = waiter.demand.key
-        if key in self._load_has_first:
-            yield from self._enqueue(waiter)
-        self._load_has_first.add(key)
+    def _pend(self, line: Line) -> Iterator[Action]:
+        entry = self._state.loaded.get(line.key)
+        if entry is not None and entry.phase is Phase.FAILED and entry.serves(line.wish) and entry.error:
+            yield from (self._reject(waiter.ticket, entry.error) for waiter in line)
+            return
+        if entry is not None and entry.phase is Phase.LOADING and entry.serves(line.wish):
+            return
+        yield from self._expire(line)
+        if self._left(line) == 0 or line.key in self._starting:
+            return
+        if entry is None:
+            yield from self._load(line)
+        else:
+            yield from self._replace(line, entry)
 
-    def _replace(self, waiter: Waiter, entry: Loaded) -> Iterator[Action]:
-        """Rule 4."""
-        if entry.phase is Phase.STOPPING and entry.key in self._leaving:
-            self._leaving.remove(entry.key)
-        elif self._can_go(entry, waiter):
+    def _replace(self, line: Line, entry: Loaded) -> Iterator[Action]:
+        if entry.phase is Phase.STOPPING:
+            if entry in self._leaving:
+                self._leaving.remove(entry)
+        elif self._can_go(entry, line):
             self._stopped.add(entry.key)
             yield Stop(entry.key, "another window or other options are asked for")
-        elif self._is_overdue(waiter):
+        elif self._is_overdue(line) and entry.served:
             self._closed.add(entry.key)
-        yield from self._enqueue(waiter)
 
-    def _load(self, waiter: Waiter) -> Iterator[Action]:
-        """Rules 5 to 7."""
-        if waiter.demand.key in self._starting:
-            yield from self._enqueue(waiter)
+    def _load(self, line: Line) -> Iterator[Action]:
+        plans = line.demand.plans
+        if not self._room_is_kept:
+            plan = next((plan for plan in plans if not self._lacks(plan.takes)), None)
+            if plan is not None:
+                self._take(plan.takes)
+                self._starting[line.key] = line.wish
+                yield Start(line.demand, plan)
+                return
+        least = plans[-1]
+        if too_much := _beyond(self._state.capacity, least.takes):
+            error = _does_not_fit(line.demand, least, *too_much)
+            yield from (self._reject(waiter.ticket, error) for waiter in line)
+        elif self._room_is_kept:
             return
-        if self._room > 0:
-            self._room -= 1
-            self._starting[waiter.demand.key] = waiter.demand
-            self._load_has_first.add(waiter.demand.key)
-            yield Start(waiter.demand)
-            return
-        if self._leaving:
-            self._leaving.pop(0)
-        elif (victim := self._victim(waiter)) is not None:
-            self._stopped.add(victim.key)
-            yield Stop(victim.key, "its place is needed")
-        elif self._is_overdue(waiter):
-            self._close_one()
-        yield from self._enqueue(waiter)
-
-    def _victim(self, waiter: Waiter) -> Loaded | None:
-        return eviction.victim(e for e in self._state.loaded.values() if self._can_go(e, waiter))
-
-    def _close_one(self) -> None:
-        ready = (e for e in self._state.loaded.values() if e.phase is Phase.READY)
-        busiest = eviction.victim(e for e in ready if e.key not in self._closed | self._stopped)
-        if busiest is not None:
-            self._closed.add(busiest.key)
-
-    def _enqueue(self, waiter: Waiter) -> Iterator[Action]:
-        """Rule 8."""
-        if not waiter.admitted and self._queued >= self._state.limits.queue:
-            yield Reject(
-                waiter.ticket, Busy(f"the server is busy: {self._queued} requests wait for a model already")
-            )
         else:
-            self._queued += 1
+            yield from self._make_room(line, least.takes)
 
-    def _tidy(self, key: str, entry: Loaded) -> Iterator[Action]:
+    def _make_room(self, line: Line, takes: Amounts) -> Iterator[Action]:
+        """Room that comes by itself, else that of idle models; for a patient line also that of busy ones, later."""
+        leaving = self._enough(takes, self._leaving)
+        if leaving is not None:
+            self._promise(takes, leaving)
+            return
+        entries = self._state.loaded.values()
+        idle = eviction.order((entry for entry in entries if self._can_go(entry, line)), self._now)
+        victims = self._enough(takes, [*self._leaving, *idle])
+        if victims is not None:
+            self._promise(takes, victims)
+            for entry in victims:
+                if entry.key not in self._stopped:
+                    self._stopped.add(entry.key)
+                    yield Stop(entry.key, "its place is needed")
+        elif self._is_overdue(line):
+            self._room_is_kept = True
+            busy = (e for e in entries if e.phase is Phase.READY and e.served and e.key not in self._stopped)
+            others = eviction.order((entry for entry in busy if entry not in idle), self._now)
+            enough = self._enough(takes, [*self._leaving, *idle, *others])
+            self._closed.update(entry.key for entry in enough or others)
+
+    def _enough(self, takes: Amounts, entries: list[Loaded]) -> list[Loaded] | None:
+        """The first of the entries whose room, with what is free, is what is lacked. None where all of it is not."""
+        lacks = self._lacks(takes)
+        chosen: list[Loaded] = []
+        for entry in entries:
+            if not lacks:
+                break
+            if any(entry.plan.takes.get(pool, 0) for pool in lacks):
+                chosen.append(entry)
+                lacks = {pool: n - entry.plan.takes.get(pool, 0) for pool, n in lacks.items()}
+                lacks = {pool: n for pool, n in lacks.items() if n > 0}
+        return None if lacks else chosen
+
+    def _lacks(self, takes: Amounts) -> dict[str, int]:
+        """What is not free of it, by pool."""
+        return {pool: n - self._free[pool] for pool, n in takes.items() if n > self._free.get(pool, n)}
+
+    def _promise(self, takes: Amounts, leaving: list[Loaded]) -> None:
+        """The room of those that leave is for this; what else they leave is free, though only then."""
+        for entry in leaving:
+            if entry in self._leaving:
+                self._leaving.remove(entry)
+        freed = {pool: sum(entry.plan.takes.get(pool, 0) for entry in leaving) for pool in takes}
+        self._take({pool: max(amount - freed[pool], 0) for pool, amount in takes.items()})
+
+    def _take(self, takes: Amounts) -> None:
+        for pool, amount in takes.items():
+            if pool in self._free:
+                self._free[pool] -= amount
+
+    def _expire(self, line: Line) -> Iterator[Action]:
+        """Deadlines are in the order of arrival."""
+        for waiter in line:
+            if waiter.deadline > self._now:
+                break
+            if waiter.ticket not in self._done:
+                waited = round(self._now - waiter.since)
+                error = Busy(f"the server is busy: the request waited {waited} s for its model")
+                yield self._reject(waiter.ticket, error)
+
+    # ---- lines whose model runs
+
+    def _grant(self, line: Line) -> Iterator[Action]:
+        entry = self._state.loaded[line.key]
+        if entry.key not in self._closed | self._stopped:
+            for waiter in islice(line, max(entry.slots - self._leases[entry.key], 0)):
+                self._leases[entry.key] += 1
+                self._done.add(waiter.ticket)
+                yield Grant(waiter.ticket, entry.key)
+        yield from self._expire(line)
+
+    # ---- who is too many
+
+    def _turn_away(self) -> Iterator[Action]:
+        arrivals = [ticket for ticket in self._state.arrivals if ticket in self._state.waiting]
+        if not arrivals:
+            return
+        lines = self._state.lines.values()
+        queued = sum(self._left(line) for line in lines if not self._is_running(line))
+        loads = {key for key, entry in self._state.loaded.items() if entry.phase is Phase.LOADING}
+        # The request whose load runs is not in the queue; those that share the load are.
+        queued -= len(loads & self._wanted) + len(self._starting)
+        for ticket in reversed(arrivals):
+            if ticket in self._done:
+                continue
+            line = self._state.lines[self._state.waiting[ticket].demand.wish]
+            if self._is_running(line):
+                waiting = sum(self._left(each) for each in lines if each.key == line.key)
+                if waiting > self._state.limits.waiting:
+                    bound = self._state.limits.waiting
+                    text = f"the model is busy and {bound} requests wait for it already"
+                    yield self._reject(ticket, Busy(text))
+            elif queued > self._state.limits.queue:
+                queued -= 1
+                bound = self._state.limits.queue
+                yield self._reject(
+                    ticket, Busy(f"the server is busy: {bound} requests wait for a model already")
+                )
+
+    # ---- models
+
+    def _tidy(self, entry: Loaded) -> Iterator[Action]:
         if entry.phase is Phase.FAILED:
-            yield Forget(key)
-        elif entry.phase is Phase.LOADING and key not in self._wanted:
-            yield Stop(key, "nobody waits for it any more")
+            yield Forget(entry.key)
+        elif entry.phase is Phase.LOADING and entry.key not in self._wanted:
+            yield Stop(entry.key, "nobody waits for it any more")
         elif entry.expires_at is not None and entry.expires_at <= self._now and self._is_idle(entry):
-            yield Stop(key, "its keep-alive has run out")
+            yield Stop(entry.key, "its keep-alive has run out")
 
-    def _can_go(self, entry: Loaded, waiter: Waiter) -> bool:
-        """An idle model can; for a waiter that was patient enough, also one that only later ones wait for."""
-        return self._is_unused(entry) and (entry.key not in self._wanted or self._is_overdue(waiter))
+    # ---- what is so
+
+    def _reject(self, ticket: int, error: MgrError) -> Reject:
+        self._done.add(ticket)
+        return Reject(ticket, error)
+
+    def _left(self, line: Line) -> int:
+        return len(line) - sum(ticket in line.waiters for ticket in self._done)
+
+    def _serves(self, line: Line) -> bool:
+        entry = self._state.loaded.get(line.key)
+        return entry is not None and entry.phase in (Phase.LOADING, Phase.READY) and entry.serves(line.wish)
+
+    def _is_running(self, line: Line) -> bool:
+        entry = self._state.loaded.get(line.key)
+        return entry is not None and entry.phase is Phase.READY and entry.serves(line.wish)
+
+    def _can_go(self, entry: Loaded, line: Line) -> bool:
+        """An idle model can that was there for a while. For a line that was patient enough any that is idle now, if it
+        served somebody or nobody waits for it."""
+        if not self._is_unused(entry):
+            return False
+        if self._is_overdue(line):
+            return entry.served or entry.key not in self._wanted
+        return entry.key not in self._wanted and self._now >= entry.settled_at(self._state.limits.residence)
 
     def _is_idle(self, entry: Loaded) -> bool:
         return self._is_unused(entry) and entry.key not in self._wanted
@@ -338,13 +294,38 @@ class _Decision:
     def _is_unused(self, entry: Loaded) -> bool:
         return entry.phase is Phase.READY and self._leases[entry.key] == 0 and entry.key not in self._stopped
 
-    def _is_overdue(self, waiter: Waiter) -> bool:
-        return self._now - waiter.since >= self._state.limits.patience
+    def _is_overdue(self, line: Line) -> bool:
+        return self._now - line.since >= self._state.limits.patience
+
+
+def _taken(state: State, pool: str) -> int:
+    there = (entry for entry in state.loaded.values() if entry.phase is not Phase.FAILED)
+    return sum(entry.plan.takes.get(pool, 0) for entry in there)
+
+
+def _beyond(capacity: Amounts, takes: Amounts) -> tuple[str, int, int] | None:
+    """The first pool of which more is needed than there is in all, with both numbers."""
+    for pool, amount in takes.items():
+        if pool in capacity and amount > capacity[pool]:
+            return pool, amount, capacity[pool]
+    return None
+
+
+def _does_not_fit(demand: Demand, plan: Plan, pool: str, needed: int, there: int) -> MgrError:
+    if pool == ENGINES:
+        return LoadFailed("no model may be loaded here: the limit of loaded models is 0")
+    gib = 1024**3
+    return LoadFailed(
+        f"the model '{demand.weights.name}' needs about {needed / gib:.1f} GiB of {pool} memory with a window of "
+        f"{plan.window} tokens, and {there / gib:.1f} GiB are there for models; use a smaller window or a smaller model"
+    )
 
 
 def next_moment(state: State, now: float) -> float | None:
-    """When `decide` must look again although nothing happens: the next deadline, patience or keep-alive."""
-    moments = [waiter.deadline for waiter in state.waiting.values()]
-    moments += [waiter.since + state.limits.patience for waiter in state.waiting.values()]
+    """When `decide` must look again although nothing happens: the next deadline, patience, settling or keep-alive."""
+    moments = [line.since + state.limits.patience for line in state.lines.values()]
+    moments += [next(iter(line)).deadline for line in state.lines.values()]
+    if state.lines:
+        moments += [entry.settled_at(state.limits.residence) for entry in state.loaded.values()]
     moments += [entry.expires_at for entry in state.loaded.values() if entry.expires_at is not None]
     return min((moment for moment in moments if moment > now), default=None)

@@ -17,24 +17,9 @@ from daemon.errors import EngineFailed, LoadFailed, MgrError
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
-from daemon.scheduler.placement import Defaults, place
-from daemon.scheduler.queue import (
-    Action,
-    Demand,
-    Forget,
-    Grant,
-    Limits,
-    Loaded,
-    Phase,
-    Reject,
-    Start,
-    State,
-    Stop,
-    Waiter,
-    Weights,
-    decide,
-    next_moment,
-)
+from daemon.scheduler.placement import Defaults, grown, launch, plans
+from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
+from daemon.scheduler.state import Amounts, Demand, Limits, Loaded, Phase, Plan, State, Waiter, Weights
 
 log = logging.getLogger("mgr.scheduler")
 
@@ -93,6 +78,7 @@ class Scheduler:
         self,
         make_runner: MakeRunner,
         limits: Limits,
+        capacity: Amounts,
         defaults: Defaults,
         wait_timeout: float,
         clock: Callable[[], float] = time.monotonic,
@@ -101,7 +87,8 @@ class Scheduler:
         self._defaults = defaults
         self._wait_timeout = wait_timeout
         self._clock = clock
-        self._state = State(limits)
+        self._state = State(limits, capacity)
+        self._grown: dict[str, int] = {}  # windows that a loaded model turned out to be too small for
         self._handles: dict[str, _Handle] = {}
         self._grants: dict[int, asyncio.Future[Lease]] = {}
         self._tickets = itertools.count(1)
@@ -179,13 +166,10 @@ class Scheduler:
     async def _acquire(self, weights: Weights, options: LoadOptions, keep_alive: float | None) -> Lease:
         now = self._clock()
         ticket = next(self._tickets)
-        window = None if options.window is None else weights.clamp(options.window)
-        demand = Demand(weights, window, replace(options, window=None))
+        demand = self._demand(weights, options)
         grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._grants[ticket] = grant
-        self._state.waiting[ticket] = Waiter(
-            ticket, demand, now, now + self._wait_timeout, keep_alive=keep_alive
-        )
+        self._state.join(Waiter(ticket, demand, now, now + self._wait_timeout, keep_alive))
         try:
             self._decide()
             return await grant
@@ -195,8 +179,19 @@ class Scheduler:
             raise
         finally:
             del self._grants[ticket]
-            if self._state.waiting.pop(ticket, None) is not None:
+            if self._state.leave(ticket) is not None:
                 self._decide()
+
+    def _demand(self, weights: Weights, options: LoadOptions) -> Demand:
+        """What a request needs. A window that a loaded model is too small for is rounded up, and remembered."""
+        key, window = weights.key, options.window
+        if window is not None:
+            window = weights.clamp(window)
+            entry = self._state.loaded.get(key)
+            if entry is not None and window > entry.window:
+                self._grown[key] = max(self._grown.get(key, 0), weights.clamp(grown(window)))
+        least = max(window or 0, self._grown.get(key, 0)) or None
+        return Demand(weights, window, replace(options, window=None), plans(weights, least, self._defaults))
 
     def _give_back(self, entry: Loaded) -> None:
         now = self._clock()
@@ -217,9 +212,7 @@ class Scheduler:
         while actions := decide(self._state, now):
             for action in actions:
                 self._perform(action, now)
-        for ticket, waiter in self._state.waiting.items():
-            if not waiter.admitted:
-                self._state.waiting[ticket] = replace(waiter, admitted=True)
+        self._state.arrivals.clear()
         self._arm(now)
 
     def _arm(self, now: float) -> None:
@@ -232,26 +225,29 @@ class Scheduler:
 
     def _perform(self, action: Action, now: float) -> None:
         match action:
-            case Start(demand):
-                self._start(demand, now)
+            case Start(demand, plan):
+                self._start(demand, plan, now)
             case Stop(key, reason):
                 self._state.loaded[key].phase = Phase.STOPPING
                 self._handles[key].load.cancel()
                 self._spawn(self._stop(key, reason), f"stop {key}")
             case Forget(key):
-                del self._state.loaded[key], self._handles[key]
+                self._remove(key)
             case Grant(ticket, key):
                 self._grant(ticket, self._state.loaded[key], now)
             case Reject(ticket, error):
-                del self._state.waiting[ticket]
+                self._state.leave(ticket)
                 if not self._grants[ticket].done():
                     self._grants[ticket].set_exception(error)
 
     def _grant(self, ticket: int, entry: Loaded, now: float) -> None:
-        waiter = self._state.waiting.pop(ticket)
-        if self._grants[ticket].done():  # it left a moment ago; the next pass gives its place to another
+        waiter = self._state.leave(ticket)
+        if (
+            waiter is None or self._grants[ticket].done()
+        ):  # it has just left; the next pass serves another
             return
         entry.leases += 1
+        entry.served = True
         entry.last_used = now
         entry.expires_at = None
         entry.keep_alive = keepalive.after_use(entry.keep_alive, waiter.keep_alive)
@@ -259,19 +255,24 @@ class Scheduler:
         lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry))
         self._grants[ticket].set_result(lease)
 
-    def _start(self, demand: Demand, now: float) -> None:
+    def _start(self, demand: Demand, plan: Plan, now: float) -> None:
         key = demand.key
-        launch = place(demand.weights, demand.window, demand.options, self._defaults)
-        entry = Loaded(key, Phase.LOADING, launch.window, demand.options, launch.slots, last_used=now)
+        entry = Loaded(key, Phase.LOADING, plan, demand.options, last_used=now)
         entry.keep_alive = self._defaults.keep_alive
-        runner = self._make_runner(launch, lambda error: self._exited(entry, error))
+        how = launch(demand.weights, plan, demand.options)
+        runner = self._make_runner(how, lambda error: self._exited(entry, error))
         self._state.loaded[key] = entry
-        load = self._spawn(self._load(entry, runner), f"load {launch.alias}")
+        load = self._spawn(self._load(entry, runner), f"load {how.alias}")
         self._handles[key] = _Handle(demand.weights, runner, load)
+
+    def _remove(self, key: str) -> None:
+        self._state.remove(key, self._clock())
+        del self._handles[key]
 
     # ---- what comes of them
 
     async def _load(self, entry: Loaded, runner: Runner) -> None:
+        started = self._clock()
         try:
             await runner.ensure_ready()
         except MgrError as error:
@@ -284,7 +285,9 @@ class Scheduler:
             )
         else:
             entry.phase = Phase.READY
-            entry.expires_at = keepalive.expires_at(self._clock(), entry.keep_alive)
+            entry.ready_at = entry.last_used = self._clock()
+            entry.load_seconds = entry.ready_at - started
+            entry.expires_at = keepalive.expires_at(entry.ready_at, entry.keep_alive)
         if entry.error is not None:
             log.error("%s", entry.error)
         self._decide()
@@ -299,12 +302,12 @@ class Scheduler:
             return
         except Exception:
             log.exception("%s: the stop failed in an unforeseen way", handle.weights.name)
-        del self._state.loaded[key], self._handles[key]
+        self._remove(key)
         self._decide()
 
     def _exited(self, entry: Loaded, error: MgrError) -> None:
         if entry.phase is Phase.READY:
-            del self._state.loaded[entry.key], self._handles[entry.key]
+            self._remove(entry.key)
             self._decide()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":

@@ -26,7 +26,7 @@ from daemon.chat import (
 from daemon.errors import InvalidRequest
 from daemon.names import ModelName
 from daemon.routes.prepare import prepare, purpose_of, ranks, weights
-from daemon.scheduler.queue import Purpose
+from daemon.scheduler.state import Purpose
 from daemon.store.models import Model
 from daemon.store.summary import Summary
 from tests.fakes.models import MODEL

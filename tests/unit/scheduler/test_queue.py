@@ -8,36 +8,27 @@ import pytest
 
 from daemon.chat import LoadOptions
 from daemon.errors import Busy, LoadFailed
-from daemon.scheduler.queue import (
-    Action,
-    Demand,
-    Forget,
-    Grant,
-    Limits,
-    Loaded,
-    Phase,
-    Reject,
-    Start,
-    State,
-    Stop,
-    Waiter,
-    Weights,
-    decide,
-    next_moment,
-)
+from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
+from daemon.scheduler.state import ENGINES, Demand, Limits, Loaded, Phase, Plan, State, Waiter, Weights
 
 NOW = 1000.0
 
 
 def demand(name: str, window: int | None = None, **options: Any) -> Demand:
-    return Demand(Weights(name, Path(name), name), window, LoadOptions(**options))
+    """Its one plan takes one place, and two requests at once."""
+    plan = Plan(window or 4096, 2, {ENGINES: 1})
+    return Demand(Weights(name, Path(name), name), window, LoadOptions(**options), (plan,))
+
+
+def start(wanted: Demand) -> Start:
+    return Start(wanted, wanted.plans[0])
 
 
 class World:
     """A state to be decided on, built in a few words."""
 
     def __init__(self, *, loaded: int = 1, queue: int = 10, waiting: int = 10) -> None:
-        self.state = State(Limits(loaded, queue, waiting, patience=10.0))
+        self.state = State(Limits(queue, waiting, patience=10.0), {ENGINES: loaded})
 
     def model(
         self,
@@ -49,12 +40,14 @@ class World:
         window: int = 4096,
         last_used: float = 0.0,
         expires_at: float | None = None,
+        served: bool = True,
         options: LoadOptions | None = None,
     ) -> Loaded:
         if expires_at is None and phase is Phase.READY and leases == 0:
             expires_at = math.inf
+        plan = Plan(window, slots, {ENGINES: 1})
         entry = Loaded(
-            name, phase, window, options or LoadOptions(), slots, last_used, leases, expires_at=expires_at
+            name, phase, plan, options or LoadOptions(), last_used, leases, served, expires_at=expires_at
         )
         self.state.loaded[name] = entry
         return entry
@@ -63,7 +56,9 @@ class World:
         self, wanted: Demand, *, since: float = NOW, deadline: float = NOW + 600, admitted: bool = False
     ) -> int:
         ticket = len(self.state.waiting) + 1
-        self.state.waiting[ticket] = Waiter(ticket, wanted, since, deadline, admitted)
+        self.state.join(Waiter(ticket, wanted, since, deadline))
+        if admitted:
+            self.state.arrivals.remove(ticket)
         return ticket
 
     def decide(self, now: float = NOW) -> list[Action]:
@@ -176,7 +171,7 @@ def test_one_start_serves_all_who_wait_for_it() -> None:
     world = World()
     world.waiter(demand("a"))
     world.waiter(demand("a"))
-    assert world.decide() == [Start(demand("a"))]
+    assert world.decide() == [start(demand("a"))]
 
 
 def test_the_request_whose_load_runs_is_not_in_the_queue_and_those_that_share_it_are() -> None:
@@ -197,7 +192,7 @@ def test_a_smaller_window_is_served_and_a_larger_one_reloads_an_idle_model() -> 
     world.model("a", window=2048)
     small = world.waiter(demand("a", window=512))
     assert world.decide() == [Grant(small, "a")]
-    del world.state.waiting[small]
+    world.state.leave(small)
     world.waiter(demand("a", window=4096))
     [action] = world.decide()
     assert isinstance(action, Stop)
@@ -213,10 +208,10 @@ def test_a_larger_window_waits_for_a_busy_model_even_if_there_is_room() -> None:
 
 def test_load_time_options_must_agree_only_where_they_are_given() -> None:
     entry = World().model("a", options=LoadOptions(gpu_layers=0))
-    assert entry.serves(demand("a"))
-    assert entry.serves(demand("a", gpu_layers=0))
-    assert not entry.serves(demand("a", gpu_layers=5))
-    assert not entry.serves(demand("a", threads=2))
+    assert entry.serves(demand("a").wish)
+    assert entry.serves(demand("a", gpu_layers=0).wish)
+    assert not entry.serves(demand("a", gpu_layers=5).wish)
+    assert not entry.serves(demand("a", threads=2).wish)
 
 
 # ---- rules 5 and 6
@@ -227,8 +222,8 @@ def test_there_is_room_for_as_many_as_the_limit() -> None:
     for name in "abc":
         world.waiter(demand(name))
     assert [action for action in world.decide() if isinstance(action, Start)] == [
-        Start(demand("a")),
-        Start(demand("b")),
+        start(demand("a")),
+        start(demand("b")),
     ]
 
 
@@ -288,7 +283,7 @@ def test_after_its_patience_a_waiter_closes_a_busy_model_to_newcomers() -> None:
     entry.expires_at = math.inf
     assert world.decide(NOW) == [Stop("a", "its place is needed")]
     del world.state.loaded["a"]
-    assert world.decide(NOW) == [Start(demand("b"))]
+    assert world.decide(NOW) == [start(demand("b"))]
     assert patient in world.state.waiting
 
 
@@ -309,7 +304,7 @@ def test_six_requests_for_six_models_with_room_for_one_and_a_queue_of_one() -> N
     world = World(loaded=1, queue=1)
     tickets = [world.waiter(demand(name)) for name in "abcdef"]
     actions = world.decide()
-    assert actions[0] == Start(demand("a"))
+    assert actions[0] == start(demand("a"))
     assert set(rejected(actions)) == set(tickets[2:])
     assert all(
         isinstance(a.error, Busy) and a.error.retry_after > 0 for a in actions if isinstance(a, Reject)

@@ -11,8 +11,8 @@ from daemon.errors import Busy, EngineFailed, LoadFailed
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit
 from daemon.scheduler.placement import Defaults
-from daemon.scheduler.queue import Limits, Phase, Weights
 from daemon.scheduler.scheduler import Lease, Scheduler
+from daemon.scheduler.state import ENGINES, Limits, Phase, Weights
 
 
 class FakeRunner:
@@ -49,7 +49,8 @@ class World:
         self.runners: list[FakeRunner] = []
         self.scheduler = Scheduler(
             self._make,  # type: ignore[arg-type]
-            Limits(loaded, queue, waiting),
+            Limits(queue, waiting, residence=0.0),
+            {ENGINES: loaded},
             Defaults(slots=2, keep_alive=300),
             wait_timeout,
             clock=lambda: self.now,

@@ -1,0 +1,221 @@
+"""What the scheduler knows: models that have an engine, requests that wait, and how much room there is.
+
+Values and their bookkeeping only. `queue.py` decides on them, and `scheduler.py` changes them.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeAlias
+
+from daemon.chat import LoadOptions
+from daemon.errors import MgrError
+
+# How much of each pool of this machine: bytes of a memory; in the pool ENGINES their number.
+Amounts: TypeAlias = Mapping[str, int]
+ENGINES = "engines"
+
+
+class Purpose(StrEnum):
+    """What an engine is started for: it cannot do two of these at once."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    RERANK = "rerank"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What must be known of a model to run it. `model` stands for its files, so that two names of the same files
+    share an engine; `trained_window` is in tokens, 0 when the file does not say. `template` is a chat template that
+    is used instead of the file's own; `pooling` makes one vector of a model that was not made for embeddings."""
+
+    model: str
+    path: Path
+    name: str
+    trained_window: int = 0
+    size: int = 0
+    template: Path | None = None
+    projector: Path | None = None
+    adapters: tuple[Path, ...] = ()
+    purpose: Purpose = Purpose.GENERATE
+    pooling: str | None = None
+
+    @property
+    def key(self) -> str:
+        return self.model if self.purpose is Purpose.GENERATE else f"{self.model}:{self.purpose}"
+
+    def clamp(self, window: int) -> int:
+        """A window that the model was trained for."""
+        return min(window, self.trained_window) if self.trained_window > 0 else window
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to load a model: `window` in tokens for each of `slots` requests at once, and what that takes."""
+
+    window: int
+    slots: int
+    takes: Amounts
+
+
+# Requests with the same wish are served by the same load.
+Wish: TypeAlias = tuple[str, int | None, LoadOptions]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a request needs: which weights, and what they must be loaded with. `window` None: any. `plans` are the
+    ways to load it, the best first and the one that takes the least last."""
+
+    weights: Weights
+    window: int | None
+    options: LoadOptions
+    plans: tuple[Plan, ...]
+
+    @property
+    def key(self) -> str:
+        return self.weights.key
+
+    @property
+    def wish(self) -> Wish:
+        return self.key, self.window, self.options
+
+
+_OPTIONS = tuple(option.name for option in fields(LoadOptions))
+
+
+class Phase(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPING = "stopping"
+
+
+@dataclass(slots=True)
+class Loaded:
+    """One model that has an engine, or is about to. Times are monotonic seconds."""
+
+    key: str
+    phase: Phase
+    plan: Plan
+    options: LoadOptions
+    last_used: float
+    leases: int = 0
+    served: bool = False  # it was granted to somebody
+    ready_at: float = 0.0
+    load_seconds: float = 0.0
+    keep_alive: float = 0.0
+    expires_at: float | None = None  # set while idle
+    error: MgrError | None = None  # set when failed
+
+    @property
+    def window(self) -> int:
+        return self.plan.window
+
+    def settled_at(self, residence: float) -> float:
+        """Until when it should stay: what took long to load is not given up at once."""
+        return self.ready_at + min(self.load_seconds, residence)
+
+    @property
+    def slots(self) -> int:
+        return self.plan.slots
+
+    def serves(self, wish: Wish) -> bool:
+        """A smaller window is served by a larger one; of the load-time options only those given must agree."""
+        _, window, options = wish
+        if window is not None and window > self.window:
+            return False
+        return options == self.options or all(
+            getattr(options, name) in (None, getattr(self.options, name)) for name in _OPTIONS
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A request without an engine yet. `keep_alive` in seconds, None without a wish."""
+
+    ticket: int
+    demand: Demand
+    since: float
+    deadline: float
+    keep_alive: float | None = None
+
+
+class Line:
+    """Those who wait with the same wish, in the order of arrival, and how long they have waited for their turn."""
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.wish = demand.wish
+        self.waiters: dict[int, Waiter] = {}
+        self._turn_ended = -math.inf
+
+    @property
+    def key(self) -> str:
+        return self.wish[0]
+
+    @property
+    def since(self) -> float:
+        """When the wait for a turn began: with the first of them, or when the engine that served them went."""
+        return max(next(iter(self.waiters.values())).since, self._turn_ended)
+
+    def turn_ended(self, now: float) -> None:
+        self._turn_ended = now
+
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(self.waiters.values())
+
+    def __len__(self) -> int:
+        return len(self.waiters)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many may wait for loads in all, and for a slot of one loaded model. `patience`: seconds after which those
+    who wait for a load close a busy model to newcomers, so that it becomes idle. `residence`: for so many seconds, and
+    at most as long as it took to load, an idle model stays for others than the patient."""
+
+    queue: int
+    waiting: int
+    patience: float = 10.0
+    residence: float = 5.0
+
+
+@dataclass(slots=True)
+class State:
+    limits: Limits
+    capacity: Amounts  # what models may take; a pool that is not in it has no bound
+    loaded: dict[str, Loaded] = field(default_factory=dict)
+    lines: dict[Wish, Line] = field(default_factory=dict)
+    waiting: dict[int, Waiter] = field(default_factory=dict)  # in the order of arrival
+    arrivals: list[int] = field(default_factory=list)  # who joined since the last decision
+    closing: bool = False
+
+    def join(self, waiter: Waiter) -> None:
+        wish = waiter.demand.wish
+        if wish not in self.lines:
+            self.lines[wish] = Line(waiter.demand)
+        self.lines[wish].waiters[waiter.ticket] = waiter
+        self.lines[wish].demand = waiter.demand  # its plans are the newest
+        self.waiting[waiter.ticket] = waiter
+        self.arrivals.append(waiter.ticket)
+
+    def leave(self, ticket: int) -> Waiter | None:
+        """The waiter that had this ticket, None when it had left already."""
+        waiter = self.waiting.pop(ticket, None)
+        if waiter is not None:
+            line = self.lines[waiter.demand.wish]
+            del line.waiters[ticket]
+            if not line.waiters:
+                del self.lines[line.wish]
+        return waiter
+
+    def remove(self, key: str, now: float) -> None:
+        """The engine is gone, or never came."""
+        del self.loaded[key]
+        for line in self.lines.values():
+            if line.key == key:
+                line.turn_ended(now)
