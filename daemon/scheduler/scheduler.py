@@ -17,6 +17,7 @@ from daemon.errors import EngineFailed, LoadFailed, MgrError
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
+from daemon.scheduler.alternation import Alternation
 from daemon.scheduler.placement import Defaults, grown, launch, plans
 from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
 from daemon.scheduler.state import Amounts, Demand, Limits, Loaded, Phase, Plan, State, Waiter, Weights
@@ -88,6 +89,7 @@ class Scheduler:
         self._wait_timeout = wait_timeout
         self._clock = clock
         self._state = State(limits, capacity)
+        self._alternation = Alternation()
         self._grown: dict[str, int] = {}  # windows that a loaded model turned out to be too small for
         self._handles: dict[str, _Handle] = {}
         self._grants: dict[int, asyncio.Future[Lease]] = {}
@@ -242,9 +244,7 @@ class Scheduler:
 
     def _grant(self, ticket: int, entry: Loaded, now: float) -> None:
         waiter = self._state.leave(ticket)
-        if (
-            waiter is None or self._grants[ticket].done()
-        ):  # it has just left; the next pass serves another
+        if waiter is None or self._grants[ticket].done():  # it has just left; the next pass serves another
             return
         entry.leases += 1
         entry.served = True
@@ -260,6 +260,10 @@ class Scheduler:
         entry = Loaded(key, Phase.LOADING, plan, demand.options, last_used=now)
         entry.keep_alive = self._defaults.keep_alive
         how = launch(demand.weights, plan, demand.options)
+        if both := self._alternation.loaded(key, plan.window, demand.options, now):
+            log.warning(
+                "%s: requests make it be loaded in turn with %s; let them ask for the same", how.alias, both
+            )
         runner = self._make_runner(how, lambda error: self._exited(entry, error))
         self._state.loaded[key] = entry
         load = self._spawn(self._load(entry, runner), f"load {how.alias}")

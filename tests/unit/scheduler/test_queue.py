@@ -344,3 +344,138 @@ def test_the_next_moment_is_the_earliest_deadline_patience_or_expiry() -> None:
     world.waiter(demand("b"), since=NOW, deadline=NOW + 600)
     assert next_moment(world.state, NOW) == NOW + 10
     assert next_moment(world.state, NOW + 10) == NOW + 300
+
+
+# ---- room in several pools
+
+
+def sized(name: str, *plans: tuple[int, int]) -> Demand:
+    """A model that can be loaded in several ways: slots, and bytes of RAM."""
+    ways = tuple(Plan(4096, slots, {ENGINES: 1, "RAM": size}) for slots, size in plans)
+    return Demand(Weights(name, Path(name), name), None, LoadOptions(), ways)
+
+
+def memory(size: int, **loaded: int) -> World:
+    """So much RAM, and idle models of some sizes; those that are named first were used last."""
+    world = World(loaded=9)
+    world.state.capacity = {ENGINES: 9, "RAM": size}
+    for age, (name, takes) in enumerate(loaded.items()):
+        entry = world.model(name, last_used=NOW - 10 * (age + 1))
+        entry.plan = Plan(4096, 1, {ENGINES: 1, "RAM": takes})
+    return world
+
+
+def stopped(actions: list[Action]) -> list[str]:
+    return [action.key for action in actions if isinstance(action, Stop)]
+
+
+def test_the_best_plan_that_there_is_room_for() -> None:
+    for free, slots in ((400, 4), (250, 2), (100, 1)):
+        world = memory(1000, old=1000 - free)
+        wanted = sized("a", (4, 400), (2, 200), (1, 100))
+        world.waiter(wanted)
+        [action] = world.decide()
+        assert isinstance(action, Start)
+        assert action.plan.slots == slots
+
+
+def test_room_is_made_for_the_least_plan_by_as_few_as_needed() -> None:
+    world = memory(1000, a=300, b=300, c=300)
+    world.waiter(sized("d", (4, 900), (1, 400)))
+    assert stopped(world.decide()) == ["c"]
+    world.state.loaded["c"].phase = Phase.STOPPING
+    assert world.decide() == []
+
+
+def test_what_never_fits_is_refused_with_the_numbers() -> None:
+    world = memory(2 * 1024**3, a=1024)
+    ticket = world.waiter(sized("big", (1, 5 * 1024**3)))
+    text = rejected(world.decide())[ticket]
+    assert (
+        "'big' needs about 5.0 GiB of RAM memory with a window of 4096 tokens, and 2.0 GiB are there" in text
+    )
+
+
+def test_a_small_model_starts_beside_a_large_one_that_waits_until_that_was_patient() -> None:
+    world = memory(1000, busy=600)
+    world.state.loaded["busy"].leases = 1
+    large = sized("large", (1, 900))
+    world.waiter(large, since=NOW)
+    small = sized("small", (1, 100))
+    world.waiter(small, since=NOW)
+    assert world.decide(NOW + 1) == [start(small)]
+    assert world.decide(NOW + 10) == []
+    # The busy model takes no newcomers, so that the room comes.
+    world.waiter(sized("busy", (1, 600)), since=NOW + 10)
+    assert world.decide(NOW + 10) == []
+
+
+def test_room_that_is_promised_is_not_given_to_another() -> None:
+    world = memory(1000, a=600)
+    world.waiter(sized("b", (1, 900)), since=NOW - 1)
+    world.waiter(sized("c", (1, 200)))
+    assert stopped(world.decide()) == ["a"]
+    world.state.loaded["a"].phase = Phase.STOPPING
+    assert world.decide() == []
+    del world.state.loaded["a"]
+    assert [action.demand.key for action in world.decide() if isinstance(action, Start)] == ["b"]
+
+
+def test_what_is_left_beside_a_promise_is_given() -> None:
+    world = memory(1000, a=600)
+    world.waiter(sized("b", (1, 700)), since=NOW - 1)
+    c = sized("c", (1, 200))
+    world.waiter(c)
+    actions = world.decide()
+    assert (stopped(actions), actions[-1]) == (["a"], start(c))
+
+
+def test_a_failed_load_takes_no_room() -> None:
+    world = memory(1000, a=600)
+    world.model("b", Phase.FAILED).plan = Plan(4096, 1, {"RAM": 900})
+    c = sized("c", (1, 400))
+    world.waiter(c)
+    assert start(c) in world.decide()
+
+
+# ---- turns
+
+
+def test_the_victim_is_the_one_that_is_cheap_to_have_back() -> None:
+    world = World(loaded=2)
+    world.model("slow", last_used=NOW - 100).load_seconds = 50.0
+    world.model("quick", last_used=NOW - 20).load_seconds = 2.0
+    world.waiter(demand("c"))
+    assert stopped(world.decide()) == ["quick"]
+
+
+def test_a_model_stays_for_a_while_if_it_took_long_to_load_but_not_for_the_patient() -> None:
+    world = World()
+    entry = world.model("a", last_used=NOW)
+    entry.ready_at, entry.load_seconds = NOW, 30.0
+    world.waiter(demand("b"), since=NOW - 1)
+    assert world.decide(NOW + 4) == []
+    assert next_moment(world.state, NOW + 4) == NOW + 5
+    assert stopped(world.decide(NOW + 5)) == ["a"]
+    entry.ready_at = NOW + 8
+    assert stopped(world.decide(NOW + 9)) == ["a"]
+
+
+def test_a_model_that_served_nobody_yet_is_no_victim_of_the_patient() -> None:
+    world = World()
+    world.model("a", served=False)
+    ticket = world.waiter(demand("a"), since=NOW)
+    world.waiter(demand("b"), since=NOW - 100)
+    assert world.decide() == [Grant(ticket, "a")]
+
+
+def test_a_line_waits_for_its_turn_since_its_engine_went() -> None:
+    world = World()
+    world.model("b")
+    old = world.waiter(demand("a"), since=NOW - 500)
+    world.state.lines[world.state.waiting[old].demand.wish].turn_ended(NOW - 5)
+    mine = world.waiter(demand("b"))
+    assert world.decide() == [Grant(mine, "b")]
+    world.state.leave(mine)
+    world.waiter(demand("b"), since=NOW)
+    assert stopped(world.decide(NOW + 5)) == ["b"]
