@@ -125,7 +125,7 @@ def _check_engine(choice: str) -> None:
 
 def access_policy(settings: Settings) -> Policy:
     """Who may call. Raises Misconfigured for an address beyond this machine without a key, whatever set it."""
-    keys = () if settings.api_keys_file is None else _read_keys(settings.api_keys_file)
+    keys = {} if settings.api_keys_file is None else _read_keys(settings.api_keys_file)
     address = settings.host
     if not address.is_loopback and not _is_known(address.host):
         raise Misconfigured(f"MGR_HOST names {address.host!r}, which is no address and no known name")
@@ -140,7 +140,7 @@ def access_policy(settings: Settings) -> Policy:
         any_ip=not address.is_loopback,
         any_host=address.socket is not None,
         origins=settings.origins,
-        key_digests=keys,
+        keys=keys,
     )
 
 
@@ -151,7 +151,7 @@ def _is_known(host: str) -> bool:
         return False
 
 
-def _read_keys(path: Path) -> tuple[bytes, ...]:
+def _read_keys(path: Path) -> dict[bytes, bool]:
     try:
         keys = read_keys(path.read_text("utf-8"))
     except OSError as error:

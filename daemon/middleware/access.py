@@ -12,17 +12,21 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daemon.errors import BodyTooLarge, Forbidden, MgrError, Unauthorized
+from daemon.middleware.caller import name_of, wants_batch
 from daemon.middleware.dialect import Reply
 
 log = logging.getLogger("mgr.access")
+
+# In an ASGI scope: the name of the client that asks, and whether it is a batch.
+CALLER = "mgr.caller"
 
 # Answered without a key: what a load balancer and Ollama's clients ask to see whether somebody is there.
 PUBLIC_PATHS = frozenset({"/", "/health/live"})
@@ -52,29 +56,31 @@ _PREFLIGHT = {
 class Policy:
     """`hosts`: names that a Host header may carry. `any_ip`: the daemon listens beyond loopback, so any address may
     be its own. `any_host`: it listens on a Unix socket, which no browser reaches. `origins`: those that may call
-    beside the local ones, each with at most one `*`, in lower case. `key_digests`: SHA-256 of the API keys; empty
-    means that no key is asked for."""
+    beside the local ones, each with at most one `*`, in lower case. `keys`: SHA-256 of the API keys, each with whether
+    it is for a batch; empty means that no key is asked for."""
 
     hosts: frozenset[str] = frozenset()
     any_ip: bool = False
     any_host: bool = False
     origins: tuple[str, ...] = ()
-    key_digests: tuple[bytes, ...] = ()
+    keys: Mapping[bytes, bool] = field(default_factory=dict)
 
     def check_source(self, headers: Headers) -> None:
         """Whether the request comes from where it may come from. Raises Forbidden."""
         host = self._check_host(headers)
         self._check_origin(headers, host)
 
-    def check_key(self, path: str, headers: Headers) -> None:
-        """`path` is the decoded one that the router goes by. Raises Unauthorized."""
-        if not self.key_digests or path in PUBLIC_PATHS:
-            return
+    def check_key(self, path: str, headers: Headers) -> bytes | None:
+        """The digest of the key that was sent, None where none is asked for. `path` is the decoded one that the router
+        goes by. Raises Unauthorized."""
+        if not self.keys or path in PUBLIC_PATHS:
+            return None
         digest = key_digest(_sent_key(headers))
         # All are compared, always, so that the time tells nothing.
-        matches = [hmac.compare_digest(digest, known) for known in self.key_digests]
+        matches = [hmac.compare_digest(digest, known) for known in self.keys]
         if not any(matches):
             raise Unauthorized("a valid API key is needed: send it as `Authorization: Bearer KEY`")
+        return digest
 
     def allows_origin(self, origin: str) -> bool:
         """An origin is a scheme, a host and a port. A page that hides its own sends "null", which only `*` allows."""
@@ -135,20 +141,21 @@ def key_digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def read_keys(text: str) -> tuple[bytes, ...]:
-    """Digests of the keys in a file: one a line; blank lines and lines that start with # are left out.
+def read_keys(text: str) -> dict[bytes, bool]:
+    """Digests of the keys in a file, and whether they are for a batch: a key a line, and the word `batch` after one
+    whose requests let all others go first. Blank lines and lines that start with # are left out.
 
     Raises ValueError, which tells the line and never the key, for one that not every client could send.
     """
-    digests = []
+    keys = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        key = line.strip()
+        key, _, word = line.strip().partition(" ")
         if not key or key.startswith("#"):
             continue
-        if not (key.isascii() and key.isprintable()) or " " in key:
+        if not (key.isascii() and key.isprintable()) or word.strip() not in {"", "batch"}:
             raise ValueError(f"line {number} is not a key; a key is ASCII without spaces")
-        digests.append(key_digest(key.encode("ascii")))
-    return tuple(digests)
+        keys[key_digest(key.encode("ascii"))] = bool(word)
+    return keys
 
 
 def _check_length(path: str, headers: Headers) -> None:
@@ -196,7 +203,11 @@ class Access:
         exchange.origin = headers.get("origin")
         if scope["method"] == "OPTIONS":
             return Response(status_code=204, headers=_PREFLIGHT)
-        self._policy.check_key(scope["path"], headers)
+        key = self._policy.check_key(scope["path"], headers)
+        scope[CALLER] = (
+            name_of(scope, key),
+            (key is not None and self._policy.keys[key]) or wants_batch(headers),
+        )
         _check_length(scope["path"], headers)
         return self._app
 

@@ -20,6 +20,7 @@ _TYPES: Mapping[Kind, str] = {
     **ERROR_TYPES,
     Kind.TOO_LARGE: "request_too_large",
     Kind.BUSY: "overloaded_error",
+    Kind.TIMEOUT: "timeout_error",
 }
 
 _STOP_REASON: Mapping[FinishReason, str] = {

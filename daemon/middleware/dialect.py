@@ -42,6 +42,7 @@ STATUS: Mapping[Kind, int] = {
     Kind.BUSY: 503,
     Kind.LOAD_FAILED: 500,
     Kind.UPSTREAM: 502,
+    Kind.TIMEOUT: 504,
     Kind.BAD_MODEL: 422,
     Kind.PULL_FAILED: 502,
     Kind.STORAGE: 507,

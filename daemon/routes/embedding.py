@@ -22,7 +22,7 @@ async def embed(services: Services, dialect: Dialect, request: EmbedRequest, cre
     model = await find(services, request.model)
     _, load = ollama.read_options(model.params)
     target = weights(model, purpose_of(request, model))
-    async with services.scheduler.lease(target, request.load.over(load), request.keep_alive) as lease:
+    async with services.lease(target, request.load.over(load), request.keep_alive) as lease:
         made = await _embedded(lease.runner, request)
         waited = lease.waited
     vectors = tuple(normal(vector, request.dimensions) for vector in made.vectors)
@@ -63,7 +63,7 @@ async def rerank(services: Services, dialect: Dialect, request: RerankRequest, c
         )
     _, load = ollama.read_options(model.params)
     target = weights(model, purpose_of(request, model))
-    async with services.scheduler.lease(target, request.load.over(load), request.keep_alive) as lease:
+    async with services.lease(target, request.load.over(load), request.keep_alive) as lease:
         ranking = await lease.runner.rerank(request.query, request.documents)
     best = sorted(ranking.scores, key=lambda score: -score[1])[: request.top]
     return dialect.ranked(request, Ranking(tuple(best), ranking.tokens), created)
@@ -75,5 +75,5 @@ async def count(services: Services, dialect: Dialect, request: CountRequest) -> 
     prepared = prepare(request.chat, model, dialect.defaults, strict=dialect.strict_thinking)
     asked = shape(prepared, abilities(model)).request
     conversation = asked if isinstance(asked, ChatRequest) else request.chat
-    async with services.scheduler.lease(weights(model), asked.load, asked.keep_alive) as lease:
+    async with services.lease(weights(model), asked.load, asked.keep_alive) as lease:
         return dialect.counted(request, await lease.runner.count(conversation))

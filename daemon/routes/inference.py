@@ -83,7 +83,7 @@ def _endpoint(services: Services, dialect: Dialect) -> Callable[[Request], Await
             parsed = dialect.parse(await read_body(request))
         except MgrError as error:
             return to_response(dialect.error(error))
-        return _response(services, dialect, parsed)
+        return _response(services.asked_by(request.scope), dialect, parsed)
 
     return endpoint
 
@@ -111,6 +111,6 @@ async def _load(services: Services, dialect: Dialect, request: LoadRequest, crea
         services.scheduler.unload(target.model)
     else:
         _, load = ollama.read_options(model.params)
-        async with services.scheduler.lease(target, request.load.over(load), request.keep_alive):
+        async with services.lease(target, request.load.over(load), request.keep_alive):
             pass
     return dialect.loaded(request, created)

@@ -1,22 +1,27 @@
 """What every route is given, composed once in `app.py`."""
 
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
+from starlette.types import Scope
 
+from daemon.chat import LoadOptions
 from daemon.engines.watch import EngineWatch
 from daemon.errors import BodyTooLarge
-from daemon.middleware.access import MAX_BODY_BYTES
+from daemon.middleware.access import CALLER, MAX_BODY_BYTES
 from daemon.pull.puller import Puller
-from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.fairness import Caller
+from daemon.scheduler.scheduler import Lease, Scheduler
+from daemon.scheduler.state import NOBODY, Weights
 from daemon.store.models import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """`identity` is how the command line tells this daemon from another server and finds its process;
-    `default_model` is what a client gets that asks for a model of Anthropic's, "" for none."""
+    `default_model` is what a client gets that asks for a model of Anthropic's, "" for none; `caller` is who asks."""
 
     store: Store
     scheduler: Scheduler
@@ -24,6 +29,17 @@ class Services:
     engine: EngineWatch
     identity: dict[str, Any]
     default_model: str = ""
+    caller: Caller = NOBODY
+
+    def asked_by(self, scope: Scope) -> "Services":
+        """The same for one request: its client gets the turns."""
+        return replace(self, caller=Caller(*scope[CALLER]))
+
+    def lease(
+        self, weights: Weights, options: LoadOptions, keep_alive: float | None
+    ) -> AbstractAsyncContextManager[Lease]:
+        """See Scheduler.lease."""
+        return self.scheduler.lease(weights, options, keep_alive, self.caller)
 
 
 async def read_body(request: Request) -> bytes:

@@ -13,8 +13,8 @@ from daemon.description.document import document
 from daemon.framing import to_json
 from daemon.routes.models import details
 from daemon.routes.services import Services
-from daemon.scheduler.state import Phase
 from daemon.scheduler.scheduler import LoadedView
+from daemon.scheduler.state import Phase
 from daemon.store.models import Model
 
 # Some clients of Ollama compare versions and ask for features from 0.12 on.

@@ -24,17 +24,17 @@ class _Load:
 
 
 class Alternation:
-    """Remembers the last two loads of each model."""
+    """Remembers the last loads of each model."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, tuple[_Load, ...]] = {}
+        self._loads: dict[str, list[_Load]] = {}
 
     def loaded(self, key: str, window: int, options: LoadOptions, now: float) -> str | None:
         """Both sets of settings, when this load is with those of the one before the last, a short time ago. `window`
         is in tokens, `now` in monotonic seconds."""
         load = _Load(window, options, now)
-        *_, before, last = (None, None, *self._loads.get(key, ()))
-        self._loads[key] = (load,) if last is None else (last, load)
-        if before is None or last is None or last.like(load) or not before.like(load):
+        loads = [*self._loads.get(key, ()), load][-3:]
+        self._loads[key] = loads
+        if len(loads) < 3 or loads[1].like(load) or not loads[0].like(load):
             return None
-        return f"{last} and {load}" if now - before.when < _HABIT_SECONDS else None
+        return f"{loads[1]} and {load}" if now - loads[0].when < _HABIT_SECONDS else None

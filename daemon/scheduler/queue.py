@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from daemon.errors import Busy, LoadFailed, MgrError
 from daemon.scheduler import eviction
+from daemon.scheduler.breaker import Go, Refuse
 from daemon.scheduler.state import ENGINES, Amounts, Demand, Line, Loaded, Phase, Plan, State, Wish
 
 
@@ -56,14 +57,15 @@ def decide(state: State, now: float) -> list[Action]:
     """All that is to be done now.
 
     1. mgr is closing, or the load that a line waited for has failed: Reject all of it.
-    2. The lines that no engine serves, the one first that has waited for its turn the longest:
+    2. The lines that no engine serves, the one first that has waited for its turn the longest (a batch is patient):
+       starts like this one have failed: Reject all of it for a while, or wait for a moment (`breaker.py`);
        a compatible load of its model runs: it waits, however long that takes (others get Reject at their deadline);
        its model runs or loads with other options: Stop it once it is idle;
        there is room for one of its plans: Start;
        the least of its plans is more than there is in all: Reject;
        engines that stop make room enough: that room is this line's; or idle models can go: Stop them, likewise;
        only busy models could go: wait; after `patience` they take no newcomers, and the room is this line's.
-    3. The lines whose model runs: Grant to as many as there are free slots. Others wait for a slot.
+    3. The lines whose model runs: Grant to as many as there are free slots, in fair turns (`fairness.py`). Others wait.
     4. Whoever has just come and is too many in the line it would have to wait in: Reject.
     5. A failed load is forgotten; a load that nobody wants is stopped, and so is an idle one whose keep-alive ran out.
 
@@ -97,11 +99,11 @@ class _Decision:
             yield from (self._reject(ticket, closing) for ticket in self._state.waiting)
         else:
             pending = [line for line in self._state.lines.values() if not self._is_running(line)]
-            for line in sorted(pending, key=lambda line: line.since):
+            for line in sorted(pending, key=lambda line: line.overdue_at(self._state.limits.patience)):
                 yield from self._pend(line)
-            for line in self._state.lines.values():
-                if self._is_running(line):
-                    yield from self._grant(line)
+            for entry in self._state.loaded.values():
+                if entry.phase is Phase.READY and entry.key in self._wanted:
+                    yield from self._grant(entry)
             yield from self._turn_away()
         for entry in self._state.loaded.values():
             yield from self._tidy(entry)
@@ -134,6 +136,13 @@ class _Decision:
             self._closed.add(entry.key)
 
     def _load(self, line: Line) -> Iterator[Action]:
+        verdict = self._state.breakers.verdict(line.demand.start, self._now)
+        if isinstance(verdict, Refuse):
+            yield from (self._reject(waiter.ticket, verdict.error) for waiter in line)
+        elif isinstance(verdict, Go):
+            yield from self._place(line)
+
+    def _place(self, line: Line) -> Iterator[Action]:
         plans = line.demand.plans
         if not self._room_is_kept:
             plan = next((plan for plan in plans if not self._lacks(plan.takes)), None)
@@ -215,14 +224,20 @@ class _Decision:
 
     # ---- lines whose model runs
 
-    def _grant(self, line: Line) -> Iterator[Action]:
-        entry = self._state.loaded[line.key]
-        if entry.key not in self._closed | self._stopped:
-            for waiter in islice(line, max(entry.slots - self._leases[entry.key], 0)):
+    def _grant(self, entry: Loaded) -> Iterator[Action]:
+        served = {
+            line.wish for line in self._state.lines.values() if line.key == entry.key and self._serves(line)
+        }
+        free = entry.slots - self._leases[entry.key]
+        if free > 0 and entry.key not in self._closed | self._stopped:
+            turns = self._state.turns[entry.key].in_order(self._now)
+            theirs = (ticket for ticket in turns if self._state.waiting[ticket].demand.wish in served)
+            for ticket in islice(theirs, free):
                 self._leases[entry.key] += 1
-                self._done.add(waiter.ticket)
-                yield Grant(waiter.ticket, entry.key)
-        yield from self._expire(line)
+                self._done.add(ticket)
+                yield Grant(ticket, entry.key)
+        for wish in served:
+            yield from self._expire(self._state.lines[wish])
 
     # ---- who is too many
 
@@ -295,7 +310,7 @@ class _Decision:
         return entry.phase is Phase.READY and self._leases[entry.key] == 0 and entry.key not in self._stopped
 
     def _is_overdue(self, line: Line) -> bool:
-        return self._now - line.since >= self._state.limits.patience
+        return self._now >= line.overdue_at(self._state.limits.patience)
 
 
 def _taken(state: State, pool: str) -> int:
@@ -322,9 +337,12 @@ def _does_not_fit(demand: Demand, plan: Plan, pool: str, needed: int, there: int
 
 
 def next_moment(state: State, now: float) -> float | None:
-    """When `decide` must look again although nothing happens: the next deadline, patience, settling or keep-alive."""
-    moments = [line.since + state.limits.patience for line in state.lines.values()]
+    """When `decide` must look again although nothing happens: the next deadline, patience, start after a failure,
+    settling or keep-alive."""
+    moments = [line.overdue_at(state.limits.patience) for line in state.lines.values()]
     moments += [next(iter(line)).deadline for line in state.lines.values()]
+    verdicts = [state.breakers.verdict(line.demand.start, now) for line in state.lines.values()]
+    moments += [verdict.until for verdict in verdicts if not isinstance(verdict, Go)]
     if state.lines:
         moments += [entry.settled_at(state.limits.residence) for entry in state.loaded.values()]
     moments += [entry.expires_at for entry in state.loaded.values() if entry.expires_at is not None]

@@ -18,9 +18,21 @@ from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
 from daemon.scheduler.alternation import Alternation
+from daemon.scheduler.fairness import Caller
 from daemon.scheduler.placement import Defaults, grown, launch, plans
 from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
-from daemon.scheduler.state import Amounts, Demand, Limits, Loaded, Phase, Plan, State, Waiter, Weights
+from daemon.scheduler.state import (
+    NOBODY,
+    Amounts,
+    Demand,
+    Limits,
+    Loaded,
+    Phase,
+    Plan,
+    State,
+    Waiter,
+    Weights,
+)
 
 log = logging.getLogger("mgr.scheduler")
 
@@ -46,7 +58,7 @@ class Lease:
 class _Handle:
     """The processes behind one `Loaded`: its runner, and the task that loads it."""
 
-    weights: Weights
+    demand: Demand
     runner: Runner
     load: "asyncio.Task[None]"
 
@@ -102,13 +114,13 @@ class Scheduler:
 
     @asynccontextmanager
     async def lease(
-        self, weights: Weights, options: LoadOptions, keep_alive: float | None
+        self, weights: Weights, options: LoadOptions, keep_alive: float | None, caller: Caller = NOBODY
     ) -> AsyncIterator[Lease]:
         """A loaded model for one request, waited for if need be. Cancelling the wait leaves no trace.
 
         Raises Busy when the queue is full or the wait too long, LoadFailed when the model cannot be loaded.
         """
-        lease = await self._acquire(weights, options, keep_alive)
+        lease = await self._acquire(weights, options, keep_alive, caller)
         try:
             yield lease
         finally:
@@ -117,7 +129,7 @@ class Scheduler:
     def unload(self, model: str) -> None:
         """The engines of a model (`Weights.model`) go now if they are idle, else when their last request has ended."""
         for key, entry in self._state.loaded.items():
-            if self._handles[key].weights.model == model:
+            if self._handles[key].demand.weights.model == model:
                 entry.keep_alive = 0.0
                 if entry.expires_at is not None:
                     entry.expires_at = self._clock()
@@ -132,7 +144,7 @@ class Scheduler:
             expires_in = None if entry.expires_at is None else max(entry.expires_at - now, 0.0)
             views.append(
                 LoadedView(
-                    handle.weights,
+                    handle.demand.weights,
                     entry.phase,
                     entry.window,
                     entry.slots,
@@ -165,13 +177,15 @@ class Scheduler:
 
     # ---- requests
 
-    async def _acquire(self, weights: Weights, options: LoadOptions, keep_alive: float | None) -> Lease:
+    async def _acquire(
+        self, weights: Weights, options: LoadOptions, keep_alive: float | None, caller: Caller
+    ) -> Lease:
         now = self._clock()
         ticket = next(self._tickets)
         demand = self._demand(weights, options)
         grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._grants[ticket] = grant
-        self._state.join(Waiter(ticket, demand, now, now + self._wait_timeout, keep_alive))
+        self._state.join(Waiter(ticket, demand, now, now + self._wait_timeout, keep_alive, caller))
         try:
             self._decide()
             return await grant
@@ -195,9 +209,9 @@ class Scheduler:
         least = max(window or 0, self._grown.get(key, 0)) or None
         return Demand(weights, window, replace(options, window=None), plans(weights, least, self._defaults))
 
-    def _give_back(self, entry: Loaded) -> None:
+    def _give_back(self, entry: Loaded, caller: Caller) -> None:
         now = self._clock()
-        entry.leases -= 1
+        self._state.release(entry, caller)
         entry.last_used = now
         if entry.leases == 0:
             entry.expires_at = keepalive.expires_at(now, entry.keep_alive)
@@ -243,16 +257,18 @@ class Scheduler:
                     self._grants[ticket].set_exception(error)
 
     def _grant(self, ticket: int, entry: Loaded, now: float) -> None:
-        waiter = self._state.leave(ticket)
-        if waiter is None or self._grants[ticket].done():  # it has just left; the next pass serves another
+        if self._grants[ticket].done():  # it has just left; the next pass serves another
+            self._state.leave(ticket)
             return
-        entry.leases += 1
+        waiter = self._state.grant(ticket)
+        if waiter is None:
+            return
         entry.served = True
         entry.last_used = now
         entry.expires_at = None
         entry.keep_alive = keepalive.after_use(entry.keep_alive, waiter.keep_alive)
         runner = self._handles[entry.key].runner
-        lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry))
+        lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry, waiter.caller))
         self._grants[ticket].set_result(lease)
 
     def _start(self, demand: Demand, plan: Plan, now: float) -> None:
@@ -267,7 +283,8 @@ class Scheduler:
         runner = self._make_runner(how, lambda error: self._exited(entry, error))
         self._state.loaded[key] = entry
         load = self._spawn(self._load(entry, runner), f"load {how.alias}")
-        self._handles[key] = _Handle(demand.weights, runner, load)
+        self._handles[key] = _Handle(demand, runner, load)
+        self._state.breakers.started(demand.start, now)
 
     def _remove(self, key: str) -> None:
         self._state.remove(key, self._clock())
@@ -276,11 +293,13 @@ class Scheduler:
     # ---- what comes of them
 
     async def _load(self, entry: Loaded, runner: Runner) -> None:
-        started = self._clock()
+        started, start = self._clock(), self._handles[entry.key].demand.start
         try:
             await runner.ensure_ready()
         except MgrError as error:
             entry.phase, entry.error = Phase.FAILED, error
+            if runner.engine is not None:  # or else it is not the model's fault
+                self._state.breakers.failed(start, self._clock(), error)
         except Exception:
             log.exception("%s: the load failed in an unforeseen way", runner.launch.alias)
             entry.phase, entry.error = (
@@ -292,6 +311,7 @@ class Scheduler:
             entry.ready_at = entry.last_used = self._clock()
             entry.load_seconds = entry.ready_at - started
             entry.expires_at = keepalive.expires_at(entry.ready_at, entry.keep_alive)
+            self._state.breakers.ready(start, entry.ready_at)
         if entry.error is not None:
             log.error("%s", entry.error)
         self._decide()
@@ -305,12 +325,14 @@ class Scheduler:
             log.error("%s; its place stays taken", error)
             return
         except Exception:
-            log.exception("%s: the stop failed in an unforeseen way", handle.weights.name)
+            log.exception("%s: the stop failed in an unforeseen way", handle.demand.weights.name)
+        self._state.breakers.stopped(handle.demand.start, self._clock())
         self._remove(key)
         self._decide()
 
     def _exited(self, entry: Loaded, error: MgrError) -> None:
         if entry.phase is Phase.READY:
+            self._state.breakers.died(self._handles[entry.key].demand.start, self._clock(), error)
             self._remove(entry.key)
             self._decide()
 

@@ -4,6 +4,7 @@ Values and their bookkeeping only. `queue.py` decides on them, and `scheduler.py
 """
 
 import math
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -12,6 +13,8 @@ from typing import TypeAlias
 
 from daemon.chat import LoadOptions
 from daemon.errors import MgrError
+from daemon.scheduler.breaker import Breakers, Key
+from daemon.scheduler.fairness import BATCH_PATIENCE, Caller, Turns
 
 # How much of each pool of this machine: bytes of a memory; in the pool ENGINES their number.
 Amounts: TypeAlias = Mapping[str, int]
@@ -83,6 +86,11 @@ class Demand:
     def wish(self) -> Wish:
         return self.key, self.window, self.options
 
+    @property
+    def start(self) -> Key:
+        """What a failure of its start is held against."""
+        return Key(self.key, (self.window, self.options))
+
 
 _OPTIONS = tuple(option.name for option in fields(LoadOptions))
 
@@ -115,13 +123,13 @@ class Loaded:
     def window(self) -> int:
         return self.plan.window
 
-    def settled_at(self, residence: float) -> float:
-        """Until when it should stay: what took long to load is not given up at once."""
-        return self.ready_at + min(self.load_seconds, residence)
-
     @property
     def slots(self) -> int:
         return self.plan.slots
+
+    def settled_at(self, residence: float) -> float:
+        """Until when it should stay: what took long to load is not given up at once."""
+        return self.ready_at + min(self.load_seconds, residence)
 
     def serves(self, wish: Wish) -> bool:
         """A smaller window is served by a larger one; of the load-time options only those given must agree."""
@@ -133,6 +141,9 @@ class Loaded:
         )
 
 
+NOBODY = Caller("")
+
+
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """A request without an engine yet. `keep_alive` in seconds, None without a wish."""
@@ -142,6 +153,7 @@ class Waiter:
     since: float
     deadline: float
     keep_alive: float | None = None
+    caller: Caller = NOBODY
 
 
 class Line:
@@ -152,6 +164,7 @@ class Line:
         self.wish = demand.wish
         self.waiters: dict[int, Waiter] = {}
         self._turn_ended = -math.inf
+        self._interactive = 0
 
     @property
     def key(self) -> str:
@@ -164,6 +177,18 @@ class Line:
 
     def turn_ended(self, now: float) -> None:
         self._turn_ended = now
+
+    def add(self, waiter: Waiter) -> None:
+        self.waiters[waiter.ticket] = waiter
+        self.demand = waiter.demand  # its plans are the newest
+        self._interactive += not waiter.caller.batch
+
+    def remove(self, ticket: int) -> None:
+        self._interactive -= not self.waiters.pop(ticket).caller.batch
+
+    def overdue_at(self, patience: float) -> float:
+        """When it has been patient: later where nobody sits and waits for the answers."""
+        return self.since + (patience if self._interactive else max(patience, BATCH_PATIENCE))
 
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self.waiters.values())
@@ -188,30 +213,57 @@ class Limits:
 class State:
     limits: Limits
     capacity: Amounts  # what models may take; a pool that is not in it has no bound
+    breakers: Breakers = field(default_factory=lambda: Breakers(random.random))
     loaded: dict[str, Loaded] = field(default_factory=dict)
     lines: dict[Wish, Line] = field(default_factory=dict)
     waiting: dict[int, Waiter] = field(default_factory=dict)  # in the order of arrival
     arrivals: list[int] = field(default_factory=list)  # who joined since the last decision
+    turns: dict[str, Turns] = field(default_factory=dict)  # of those who wait for a model, or have it
     closing: bool = False
 
     def join(self, waiter: Waiter) -> None:
         wish = waiter.demand.wish
         if wish not in self.lines:
             self.lines[wish] = Line(waiter.demand)
-        self.lines[wish].waiters[waiter.ticket] = waiter
-        self.lines[wish].demand = waiter.demand  # its plans are the newest
+        self.lines[wish].add(waiter)
+        self.turns.setdefault(waiter.demand.key, Turns()).add(waiter.ticket, waiter.caller, waiter.since)
         self.waiting[waiter.ticket] = waiter
         self.arrivals.append(waiter.ticket)
 
     def leave(self, ticket: int) -> Waiter | None:
-        """The waiter that had this ticket, None when it had left already."""
+        """The waiter that had this ticket and goes unserved, None when it had left already."""
+        waiter = self._take_out(ticket)
+        if waiter is not None:
+            self.turns[waiter.demand.key].remove(ticket)
+            self._tidy_turns(waiter.demand.key)
+        return waiter
+
+    def grant(self, ticket: int) -> Waiter | None:
+        """The waiter that had this ticket and is served from now on, None when it had left already."""
+        waiter = self._take_out(ticket)
+        if waiter is not None:
+            self.turns[waiter.demand.key].grant(ticket)
+            self.loaded[waiter.demand.key].leases += 1
+        return waiter
+
+    def release(self, entry: Loaded, caller: Caller) -> None:
+        """A request of this client is no longer served. The entry may have gone."""
+        entry.leases -= 1
+        self.turns[entry.key].release(caller.name)
+        self._tidy_turns(entry.key)
+
+    def _take_out(self, ticket: int) -> Waiter | None:
         waiter = self.waiting.pop(ticket, None)
         if waiter is not None:
             line = self.lines[waiter.demand.wish]
-            del line.waiters[ticket]
-            if not line.waiters:
+            line.remove(ticket)
+            if not line:
                 del self.lines[line.wish]
         return waiter
+
+    def _tidy_turns(self, key: str) -> None:
+        if not self.turns[key] and not self.turns[key].running:
+            del self.turns[key]
 
     def remove(self, key: str, now: float) -> None:
         """The engine is gone, or never came."""

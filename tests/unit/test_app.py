@@ -57,7 +57,7 @@ def keys(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("text", ["127.0.0.1:1", "localhost:1", "[::1]:1", "/run/mgr.sock"])
 def test_no_key_is_needed_on_this_machine(settings: Settings, text: str) -> None:
     policy = access_policy(replace(settings, host=Address.parse(text)))
-    assert policy.key_digests == ()
+    assert policy.keys == {}
     assert not policy.any_ip
     assert policy.any_host == text.endswith(".sock")
 
@@ -72,7 +72,7 @@ def test_an_address_beyond_loopback_needs_a_key(settings: Settings, keys: Path, 
     assert "MGR_API_KEYS_FILE" in caught.value.message
     policy = access_policy(replace(beyond, api_keys_file=keys))
     assert policy.any_ip
-    assert len(policy.key_digests) == 1
+    assert len(policy.keys) == 1
     assert beyond.host.host in policy.hosts
 
 
@@ -98,7 +98,7 @@ def test_the_key_that_the_command_line_sends_is_none_that_the_daemon_asks_for(se
 
 
 def test_keys_are_asked_for_on_this_machine_too(settings: Settings, keys: Path) -> None:
-    assert len(access_policy(replace(settings, api_keys_file=keys)).key_digests) == 1
+    assert len(access_policy(replace(settings, api_keys_file=keys)).keys) == 1
 
 
 @pytest.mark.parametrize(

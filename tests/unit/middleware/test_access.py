@@ -125,7 +125,7 @@ async def test_names_that_were_set_are_hosts() -> None:
 
 
 async def test_beyond_loopback_every_address_is_a_host_and_no_other_name() -> None:
-    policy = Policy(any_ip=True, key_digests=KEYS)
+    policy = Policy(any_ip=True, keys=KEYS)
     key = ("authorization", "Bearer secret-1")
     assert (await gate(policy, [("host", "192.168.0.7:11434"), key])).status == 200
     assert (await gate(policy, [("host", "evil.example"), key])).status == 403
@@ -264,7 +264,7 @@ async def test_a_program_gets_no_cors_headers_whatever_is_behind_the_gate() -> N
 async def test_a_preflight_is_answered_by_the_gate_without_a_key() -> None:
     wanted = ("access-control-request-headers", "authorization,x-stainless-os")
     headers = [HOST, ("origin", "http://localhost:3000"), ("access-control-request-method", "DELETE"), wanted]
-    answer = await gate(Policy(key_digests=KEYS), headers, "OPTIONS", "/api/delete")
+    answer = await gate(Policy(keys=KEYS), headers, "OPTIONS", "/api/delete")
     assert answer.status == 204
     assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert answer.headers["access-control-allow-methods"] == "GET, POST, DELETE, HEAD, OPTIONS"
@@ -284,7 +284,7 @@ async def test_a_preflight_is_answered_by_the_gate_without_a_key() -> None:
     ],
 )
 async def test_a_key_that_is_known(headers: list[tuple[str, str]]) -> None:
-    assert (await gate(Policy(key_digests=KEYS), [HOST, *headers])).status == 200
+    assert (await gate(Policy(keys=KEYS), [HOST, *headers])).status == 200
 
 
 @pytest.mark.parametrize(
@@ -308,21 +308,21 @@ async def test_a_key_that_is_known(headers: list[tuple[str, str]]) -> None:
     ],
 )
 async def test_a_key_that_is_not(headers: list[tuple[str, str]]) -> None:
-    answer = await gate(Policy(key_digests=KEYS), [HOST, *headers])
+    answer = await gate(Policy(keys=KEYS), [HOST, *headers])
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert "secret" not in answer.body.decode()
 
 
 async def test_a_page_that_may_call_can_read_that_its_key_is_wrong() -> None:
-    answer = await gate(Policy(key_digests=KEYS), [HOST, ("origin", "http://localhost:3000")])
+    answer = await gate(Policy(keys=KEYS), [HOST, ("origin", "http://localhost:3000")])
     assert answer.status == 401
     assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
 async def test_a_key_does_not_excuse_a_foreign_page() -> None:
     headers = [HOST, ("origin", "http://evil.example"), ("authorization", "Bearer secret-1")]
-    assert (await gate(Policy(key_digests=KEYS), headers)).status == 403
+    assert (await gate(Policy(keys=KEYS), headers)).status == 403
 
 
 @pytest.mark.parametrize("key", ["secret-1", "wrong"])
@@ -335,13 +335,13 @@ async def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.Monkey
         return compare(a, b)
 
     monkeypatch.setattr(hmac, "compare_digest", counting)
-    await gate(Policy(key_digests=KEYS), [HOST, ("x-api-key", key)])
+    await gate(Policy(keys=KEYS), [HOST, ("x-api-key", key)])
     assert compared == [*KEYS]
 
 
 @pytest.mark.parametrize("path", ["/", "/health/live"])
 async def test_what_needs_no_key(path: str) -> None:
-    assert (await gate(Policy(key_digests=KEYS), [HOST], "GET", path)).status == 200
+    assert (await gate(Policy(keys=KEYS), [HOST], "GET", path)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -367,13 +367,14 @@ async def test_what_needs_no_key(path: str) -> None:
     ],
 )
 async def test_everything_else_needs_one(path: str) -> None:
-    assert (await gate(Policy(key_digests=KEYS), [HOST], "GET", path)).status == 401
+    assert (await gate(Policy(keys=KEYS), [HOST], "GET", path)).status == 401
 
 
 def test_the_keys_of_a_file() -> None:
     text = "# ours\n\n secret-1 \r\nsecret-2"
-    assert read_keys(text) == (key_digest(b"secret-1"), key_digest(b"secret-2"))
-    assert read_keys("\n# none\n") == ()
+    assert read_keys(text) == {key_digest(b"secret-1"): False, key_digest(b"secret-2"): False}
+    assert read_keys("\n# none\n") == {}
+    assert read_keys("secret-1  batch \n") == {key_digest(b"secret-1"): True}
 
 
 @pytest.mark.parametrize("line", ["cl\u00e9", "\ufeffsecret", "secret # mine", "a\tb", "a\x00b"])

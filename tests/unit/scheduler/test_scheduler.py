@@ -10,9 +10,10 @@ from daemon.chat import LoadOptions
 from daemon.errors import Busy, EngineFailed, LoadFailed
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit
+from daemon.scheduler.fairness import Caller
 from daemon.scheduler.placement import Defaults
 from daemon.scheduler.scheduler import Lease, Scheduler
-from daemon.scheduler.state import ENGINES, Limits, Phase, Weights
+from daemon.scheduler.state import ENGINES, NOBODY, Limits, Phase, Weights
 
 
 class FakeRunner:
@@ -22,7 +23,7 @@ class FakeRunner:
         self.launch = launch
         self.on_exit = on_exit
         self.pid = 1
-        self.engine = None
+        self.engine: str | None = "b1"
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.aborted = False
         self.stuck = False
@@ -60,10 +61,12 @@ class World:
         self.runners.append(FakeRunner(launch, on_exit))
         return self.runners[-1]
 
-    async def ask(self, name: str, keep_alive: float | None = None, **options: Any) -> Lease:
+    async def ask(
+        self, name: str, keep_alive: float | None = None, caller: Caller = NOBODY, **options: Any
+    ) -> Lease:
         """A lease that is held until it is released by hand."""
         weights = Weights(name, Path(name), name, trained_window=8192)
-        return await self.scheduler._acquire(weights, LoadOptions(**options), keep_alive)
+        return await self.scheduler._acquire(weights, LoadOptions(**options), keep_alive, caller)
 
     def asking(self, name: str, **more: Any) -> "asyncio.Task[Lease]":
         return asyncio.create_task(self.ask(name, **more))
@@ -109,6 +112,7 @@ async def test_one_failed_load_fails_all_who_waited_and_the_next_tries_again() -
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, LoadFailed)
     assert world.phases() == {}
+    world.now += 1
     (await world.loaded("a")).release()
     assert len(world.runners) == 2
 
@@ -234,11 +238,47 @@ async def test_an_engine_that_dies_is_forgotten_and_old_leases_do_no_harm() -> N
     lease = await world.loaded("a")
     world.runners[0].on_exit(EngineFailed("signal 9"))
     assert world.phases() == {}
+    world.now += 1
     again = await world.loaded("a")
     lease.release()
     [view] = world.scheduler.snapshot().loaded
     assert view.leases == 1
     again.release()
+
+
+async def test_an_engine_that_dies_again_and_again_is_not_started_at_once_and_then_refused_for_a_while() -> (
+    None
+):
+    world = World()
+    for deaths in range(1, 5):
+        (await world.loaded("a")).release()
+        world.runners[-1].on_exit(EngineFailed("signal 9"))
+        waits = world.asking("a")
+        await settle()
+        assert len(world.runners) == deaths  # the next start waits for a moment
+        waits.cancel()
+        await settle()
+        world.now += 20
+    (await world.loaded("a")).release()
+    world.runners[-1].on_exit(EngineFailed("signal 9"))
+    with pytest.raises(
+        Busy, match="the model is not started for another 600 s, as its last 5 starts failed: signal 9"
+    ):
+        await world.ask("a")
+    (await world.loaded("b")).release()
+    world.now += 600
+    (await world.loaded("a")).release()
+
+
+async def test_no_engine_at_all_is_no_fault_of_the_model() -> None:
+    world = World()
+    for _ in range(9):
+        failing = world.asking("a")
+        await settle()
+        world.runners[-1].engine = None
+        world.runners[-1].ready.set_exception(LoadFailed("no engine was found", permanent=True))
+        with pytest.raises(LoadFailed, match="no engine was found"):
+            await failing
 
 
 async def test_the_keep_alive_of_a_request_holds_until_another_says_otherwise() -> None:
@@ -319,3 +359,55 @@ async def test_a_bad_window_is_clamped_to_the_trained_one() -> None:
     world.runners[1].ready.set_result(None)
     (await task).release()
     assert world.runners[1].launch.window == 8192
+
+
+async def test_another_client_is_next_after_at_most_one_of_thirty() -> None:
+    world = World(waiting=100)
+    busy, other = Caller("busy"), Caller("other")
+    running = [await world.loaded("a"), await world.ask("a")]
+    jobs = [world.asking("a", caller=busy) for _ in range(30)]
+    await settle()
+    asked = world.asking("a", caller=other)
+    await settle()
+    running.pop().release()
+    await settle()
+    assert [job.done() for job in jobs] == [True, *[False] * 29]
+    running.pop().release()
+    assert isinstance(await asked, Lease)
+    assert sum(job.done() for job in jobs) == 1
+    for job in jobs:
+        job.cancel()
+
+
+async def test_interactive_requests_come_before_a_batch() -> None:
+    world = World(waiting=100)
+    running = [await world.loaded("a"), await world.ask("a")]
+    batch = [world.asking("a", caller=Caller("one", batch=True)) for _ in range(3)]
+    await settle()
+    interactive = world.asking("a", caller=Caller("one"))
+    await settle()
+    running.pop().release()
+    (await interactive).release()
+    await settle()
+    assert [job.done() for job in batch] == [True, False, False]
+    for job in batch:
+        job.cancel()
+
+
+async def test_a_batch_lets_others_keep_their_model_for_longer() -> None:
+    world = World()
+    lease = await world.loaded("a")
+    batch = world.asking("b", caller=Caller("one", batch=True))
+    await settle()
+    for now, served in ((30, True), (60, False)):
+        world.now = now
+        asked = world.asking("a")
+        await settle()
+        assert asked.done() is served
+        if served:
+            (await asked).release()
+        asked.cancel()
+    lease.release()
+    await settle()
+    world.runners[-1].ready.set_result(None)
+    (await batch).release()
