@@ -29,9 +29,12 @@ from daemon.runner.endpoint import RunDirectory
 from daemon.runner.engine import CHOICES, EngineFinder
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
-from daemon.scheduler.placement import AUTO_LOADED, Defaults
+from daemon.scheduler.learned import Learned
+from daemon.scheduler.ledger import Ledger
+from daemon.scheduler.machine import Machine
+from daemon.scheduler.placement import Defaults
 from daemon.scheduler.scheduler import Scheduler
-from daemon.scheduler.state import ENGINES, Limits
+from daemon.scheduler.state import Limits
 from daemon.settings import Settings
 from daemon.store.models import Store
 
@@ -106,9 +109,10 @@ def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineF
         return Runner(launch, engines, run_directory, settings.load_timeout, on_exit)
 
     limits = Limits(settings.max_queue, settings.max_waiting)
-    capacity = {ENGINES: settings.max_loaded_models or AUTO_LOADED}
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)
-    return Scheduler(make_runner, limits, capacity, defaults, settings.wait_timeout)
+    learned = Learned(settings.models / "mgr")
+    ledger = Ledger(Machine(os.environ), learned, defaults, settings.max_loaded_models)
+    return Scheduler(make_runner, limits, ledger, settings.wait_timeout)
 
 
 def identity() -> dict[str, Any]:

@@ -107,6 +107,8 @@ def weights(model: Model, purpose: Purpose = Purpose.GENERATE) -> Weights:
         adapters=model.adapters,
         purpose=purpose,
         pooling="mean" if purpose is Purpose.EMBED and generates else None,
+        summary=model.summary,
+        projectors=model.projector_heads if purpose is Purpose.GENERATE else (),
     )
 
 

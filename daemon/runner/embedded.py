@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--reranking", action="store_true")
     top.add_argument("--load-mode", choices=["auto", "mmap", "none"], default="auto")
     top.add_argument("--cache-ram", type=int, metavar="MIB", default=8192)
+    top.add_argument("--ctx-checkpoints", type=int, metavar="N", default=32)
     top.add_argument("--sse-ping-interval", type=int, metavar="SECONDS")
     top.add_argument("--no-ui", action="store_true")
     top.add_argument("--slots", action="store_true")
@@ -61,6 +62,7 @@ def serve(options: argparse.Namespace) -> None:
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.ubatch_size, options.batch_size)
     params.cache_ram_mib = options.cache_ram
+    params.n_ctx_checkpoints = options.ctx_checkpoints
     params.endpoint_slots = options.slots
     params.endpoint_metrics = options.metrics
     params.offline = options.offline

@@ -14,6 +14,10 @@ from daemon.errors import LoadFailed
 # machine that runs for months would lose to every loaded model.
 CACHE_RAM_MIB = 1024
 
+# Places to return to that the engine keeps for each slot of a model that cannot forget its last tokens (one with a
+# sliding window, or recurrent). Its own default is 32, each as large as the cache, and beside `CACHE_RAM_MIB`.
+CHECKPOINTS = 4
+
 # A cancelled prefill ends with its batch, so a batch should be short in time. On a CPU 256 is as fast as 512
 # (measured: 240 and 233 tokens/s, medians of 6) and ends in half the time; a GPU wants more at once.
 CPU_BATCH = 256
@@ -22,7 +26,8 @@ GPU_BATCH = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What one engine is started with. `window` is in tokens for each of `slots` requests at once.
+    """What one engine is started with. `window` is in tokens for each of `slots` requests at once; `cache_mib` of RAM
+    are for the state of earlier conversations.
 
     `template` is a chat template in Jinja that is used instead of the model's own, `projector` makes embeddings of
     images or sound, `adapters` are LoRAs. With `embedding` it makes vectors of texts; `pooling` is how, for a model
@@ -33,6 +38,7 @@ class Launch:
     alias: str
     window: int
     slots: int
+    cache_mib: int = CACHE_RAM_MIB
     batch: int | None = None
     gpu_layers: int | None = None
     threads: int | None = None
@@ -109,7 +115,8 @@ def _flags(launch: Launch, socket: Path, batch: int) -> Iterable[_Flag]:
     yield _Flag([("--slots",)])
     yield _Flag([("--metrics",)])
     yield _Flag([("--offline",)])
-    yield _Flag([("--cache-ram", str(CACHE_RAM_MIB))])
+    yield _Flag([("--cache-ram", str(launch.cache_mib))])
+    yield _Flag([("--ctx-checkpoints", str(CHECKPOINTS)), ("--swa-checkpoints", str(CHECKPOINTS))])
     if launch.gpu_layers is not None:
         yield _Flag([("--n-gpu-layers", str(launch.gpu_layers)), ("-ngl", str(launch.gpu_layers))])
     if launch.threads is not None:

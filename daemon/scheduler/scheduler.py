@@ -7,10 +7,10 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from daemon.chat import LoadOptions
 from daemon.errors import EngineFailed, LoadFailed, MgrError
@@ -19,7 +19,7 @@ from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
 from daemon.scheduler.alternation import Alternation
 from daemon.scheduler.fairness import Caller
-from daemon.scheduler.placement import Defaults, grown, launch, plans
+from daemon.scheduler.placement import Defaults, grown, launch
 from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
 from daemon.scheduler.state import (
     NOBODY,
@@ -32,11 +32,25 @@ from daemon.scheduler.state import (
     State,
     Waiter,
     Weights,
+    Wish,
 )
 
 log = logging.getLogger("mgr.scheduler")
 
 MakeRunner = Callable[[Launch, OnExit], Runner]
+
+
+class Accounts(Protocol):
+    """What models need and what there is; see `ledger.py`."""
+
+    @property
+    def defaults(self) -> Defaults: ...
+
+    def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]: ...
+
+    def capacity(self, engines: Iterable[int]) -> Amounts: ...
+
+    async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None: ...
 
 
 class Lease:
@@ -61,6 +75,7 @@ class _Handle:
     demand: Demand
     runner: Runner
     load: "asyncio.Task[None]"
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +106,15 @@ class Scheduler:
         self,
         make_runner: MakeRunner,
         limits: Limits,
-        capacity: Amounts,
-        defaults: Defaults,
+        accounts: Accounts,
         wait_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make_runner = make_runner
-        self._defaults = defaults
+        self._accounts = accounts
         self._wait_timeout = wait_timeout
         self._clock = clock
-        self._state = State(limits, capacity)
+        self._state = State(limits, {})
         self._alternation = Alternation()
         self._grown: dict[str, int] = {}  # windows that a loaded model turned out to be too small for
         self._handles: dict[str, _Handle] = {}
@@ -207,7 +221,8 @@ class Scheduler:
             if entry is not None and window > entry.window:
                 self._grown[key] = max(self._grown.get(key, 0), weights.clamp(grown(window)))
         least = max(window or 0, self._grown.get(key, 0)) or None
-        return Demand(weights, window, replace(options, window=None), plans(weights, least, self._defaults))
+        options = replace(options, window=None)
+        return Demand(weights, window, options, self._accounts.plans(weights, least, options))
 
     def _give_back(self, entry: Loaded, caller: Caller) -> None:
         now = self._clock()
@@ -215,8 +230,20 @@ class Scheduler:
         entry.last_used = now
         if entry.leases == 0:
             entry.expires_at = keepalive.expires_at(now, entry.keep_alive)
+            self._measure(entry)
         self._released.set()
         self._decide()
+
+    def _measure(self, entry: Loaded) -> None:
+        """Once for each engine, when it has answered for the first time."""
+        handle = self._handles.get(entry.key)
+        if handle is not None and not handle.measured and handle.runner.pid is not None:
+            handle.measured = True
+            demand, runner = handle.demand, handle.runner
+            measuring = self._accounts.measure(
+                demand.weights, runner.launch, demand.options, handle.runner.pid
+            )
+            self._spawn(measuring, f"measure {runner.launch.alias}")
 
     def _busy(self) -> bool:
         return any(entry.leases for entry in self._state.loaded.values())
@@ -225,11 +252,25 @@ class Scheduler:
 
     def _decide(self) -> None:
         now = self._clock()
+        if self._state.lines.keys() - self._running():
+            pids = [handle.runner.pid for handle in self._handles.values()]
+            self._state.capacity = self._accounts.capacity(pid for pid in pids if pid is not None)
         while actions := decide(self._state, now):
             for action in actions:
                 self._perform(action, now)
         self._state.arrivals.clear()
         self._arm(now)
+
+    def _running(self) -> set[Wish]:
+        """The wishes that a running engine serves."""
+        loaded = self._state.loaded
+        return {
+            wish
+            for wish in self._state.lines
+            if (entry := loaded.get(wish[0])) is not None
+            and entry.phase is Phase.READY
+            and entry.serves(wish)
+        }
 
     def _arm(self, now: float) -> None:
         if self._timer is not None:
@@ -274,7 +315,7 @@ class Scheduler:
     def _start(self, demand: Demand, plan: Plan, now: float) -> None:
         key = demand.key
         entry = Loaded(key, Phase.LOADING, plan, demand.options, last_used=now)
-        entry.keep_alive = self._defaults.keep_alive
+        entry.keep_alive = self._accounts.defaults.keep_alive
         how = launch(demand.weights, plan, demand.options)
         if both := self._alternation.loaded(key, plan.window, demand.options, now):
             log.warning(

@@ -15,10 +15,12 @@ from daemon.chat import LoadOptions
 from daemon.errors import MgrError
 from daemon.scheduler.breaker import Breakers, Key
 from daemon.scheduler.fairness import BATCH_PATIENCE, Caller, Turns
+from daemon.store.summary import Summary
 
 # How much of each pool of this machine: bytes of a memory; in the pool ENGINES their number.
 Amounts: TypeAlias = Mapping[str, int]
 ENGINES = "engines"
+RAM = "RAM"
 
 
 class Purpose(StrEnum):
@@ -33,7 +35,8 @@ class Purpose(StrEnum):
 class Weights:
     """What must be known of a model to run it. `model` stands for its files, so that two names of the same files
     share an engine; `trained_window` is in tokens, 0 when the file does not say. `template` is a chat template that
-    is used instead of the file's own; `pooling` makes one vector of a model that was not made for embeddings."""
+    is used instead of the file's own; `pooling` makes one vector of a model that was not made for embeddings. The
+    summaries of its file and of its projectors say what memory it needs; None where nothing is known."""
 
     model: str
     path: Path
@@ -45,6 +48,8 @@ class Weights:
     adapters: tuple[Path, ...] = ()
     purpose: Purpose = Purpose.GENERATE
     pooling: str | None = None
+    summary: Summary | None = field(default=None, compare=False, repr=False)
+    projectors: tuple[Summary, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -57,10 +62,12 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to load a model: `window` in tokens for each of `slots` requests at once, and what that takes."""
+    """One way to load a model: `window` in tokens for each of `slots` requests at once, MiB in which it may keep
+    earlier conversations, and what that takes."""
 
     window: int
     slots: int
+    cache: int
     takes: Amounts
 
 

@@ -36,6 +36,7 @@ METADATA: Mapping[str, Meta] = {
     "llama.context_length": 128,
     "llama.embedding_length": 32,
     "llama.block_count": 1,
+    "llama.attention.head_count": 2,
     "tokenizer.ggml.tokens": ["a", "bc", ""],
 }
 

@@ -16,7 +16,7 @@ NOW = 1000.0
 
 def demand(name: str, window: int | None = None, **options: Any) -> Demand:
     """Its one plan takes one place, and two requests at once."""
-    plan = Plan(window or 4096, 2, {ENGINES: 1})
+    plan = Plan(window or 4096, 2, 0, {ENGINES: 1})
     return Demand(Weights(name, Path(name), name), window, LoadOptions(**options), (plan,))
 
 
@@ -45,7 +45,7 @@ class World:
     ) -> Loaded:
         if expires_at is None and phase is Phase.READY and leases == 0:
             expires_at = math.inf
-        plan = Plan(window, slots, {ENGINES: 1})
+        plan = Plan(window, slots, 0, {ENGINES: 1})
         entry = Loaded(
             name, phase, plan, options or LoadOptions(), last_used, leases, served, expires_at=expires_at
         )
@@ -351,7 +351,7 @@ def test_the_next_moment_is_the_earliest_deadline_patience_or_expiry() -> None:
 
 def sized(name: str, *plans: tuple[int, int]) -> Demand:
     """A model that can be loaded in several ways: slots, and bytes of RAM."""
-    ways = tuple(Plan(4096, slots, {ENGINES: 1, "RAM": size}) for slots, size in plans)
+    ways = tuple(Plan(4096, slots, 0, {ENGINES: 1, "RAM": size}) for slots, size in plans)
     return Demand(Weights(name, Path(name), name), None, LoadOptions(), ways)
 
 
@@ -361,7 +361,7 @@ def memory(size: int, **loaded: int) -> World:
     world.state.capacity = {ENGINES: 9, "RAM": size}
     for age, (name, takes) in enumerate(loaded.items()):
         entry = world.model(name, last_used=NOW - 10 * (age + 1))
-        entry.plan = Plan(4096, 1, {ENGINES: 1, "RAM": takes})
+        entry.plan = Plan(4096, 1, 0, {ENGINES: 1, "RAM": takes})
     return world
 
 
@@ -432,7 +432,7 @@ def test_what_is_left_beside_a_promise_is_given() -> None:
 
 def test_a_failed_load_takes_no_room() -> None:
     world = memory(1000, a=600)
-    world.model("b", Phase.FAILED).plan = Plan(4096, 1, {"RAM": 900})
+    world.model("b", Phase.FAILED).plan = Plan(4096, 1, 0, {"RAM": 900})
     c = sized("c", (1, 400))
     world.waiter(c)
     assert start(c) in world.decide()

@@ -1,6 +1,7 @@
 """The shell: actions are carried out, and whatever becomes of a load, nobody waits for ever and nothing is left."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from daemon.errors import Busy, EngineFailed, LoadFailed
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit
 from daemon.scheduler.fairness import Caller
-from daemon.scheduler.placement import Defaults
+from daemon.scheduler.placement import Defaults, plans
 from daemon.scheduler.scheduler import Lease, Scheduler
-from daemon.scheduler.state import ENGINES, NOBODY, Limits, Phase, Weights
+from daemon.scheduler.state import ENGINES, NOBODY, Amounts, Limits, Phase, Plan, Weights
 
 
 class FakeRunner:
@@ -42,6 +43,25 @@ class FakeRunner:
             raise EngineFailed("process 1 does not end")
 
 
+class FakeAccounts:
+    """So many models, of any size."""
+
+    defaults = Defaults(window=4096, slots=2, keep_alive=300)
+
+    def __init__(self, loaded: int) -> None:
+        self._loaded = loaded
+        self.measured: list[int] = []
+
+    def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
+        return plans(weights, window, self.defaults, None, None)
+
+    def capacity(self, engines: Iterable[int]) -> Amounts:
+        return {ENGINES: self._loaded}
+
+    async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
+        self.measured.append(launch.window)
+
+
 class World:
     def __init__(
         self, *, loaded: int = 1, queue: int = 10, waiting: int = 10, wait_timeout: float = 600
@@ -51,8 +71,7 @@ class World:
         self.scheduler = Scheduler(
             self._make,  # type: ignore[arg-type]
             Limits(queue, waiting, residence=0.0),
-            {ENGINES: loaded},
-            Defaults(slots=2, keep_alive=300),
+            FakeAccounts(loaded),
             wait_timeout,
             clock=lambda: self.now,
         )

@@ -150,9 +150,12 @@ def test_recurrent_models_have_a_state_for_each_slot_and_no_cache() -> None:
         "ssm.state_size": 16,
     }
     state = 24 * 4 * (3 * 1536 + 16 * 1536)
+    shape = Shape.of(made_up("mamba", mamba))
+    short = estimate(shape, window=256, slots=1, batch=256)
     for window, slots in ((256, 1), (8192, 1), (8192, 4)):
-        need = estimate(Shape.of(made_up("mamba", mamba)), window=window, slots=slots, batch=256)
+        need = estimate(shape, window=window, slots=slots, batch=256)
         assert (need.kv, need.state) == (0, slots * state)
+        assert need.compute - short.compute == (slots - 1) * 4 * shape.vocabulary  # nothing to look back at
 
 
 def test_mamba_2_has_groups() -> None:
@@ -233,7 +236,7 @@ def test_weights_are_counted_by_the_tensors() -> None:
 def test_a_large_vocabulary_takes_memory_of_its_own() -> None:
     small = Shape.of(made_up("llama", _SMOLLM))
     large = Shape.of(made_up("llama", _SMOLLM, tokens=100_000, merges=200_000))
-    assert large.fixed - small.fixed == 100_000 * 160 + 200_000 * 144
+    assert large.fixed - small.fixed == 100_000 * 168 + 200_000 * 224
 
 
 def test_vectors_of_texts_cost_the_probabilities_of_every_token() -> None:
@@ -257,7 +260,7 @@ def test_what_grows_with_use_is_named_apart() -> None:
     numbers = {**_SMOLLM, "attention.sliding_window": 256, "attention.sliding_window_pattern": 2}
     need = estimate(Shape.of(made_up("gemma2", numbers)), window=4096, slots=2, batch=256)
     assert need.prompt_cache == CACHE_RAM_MIB * MIB
-    assert need.checkpoints == 32 * 2 * (15 * 768 * 512)  # 15 layers, 512 tokens, 32 for each slot
+    assert need.checkpoints == 4 * 2 * (15 * 768 * 512)  # 15 layers, 512 tokens, 4 for each slot
     assert need.most == need.total + need.prompt_cache + need.checkpoints
     parts = [part.name for part in fields(Need) if part.name not in ("prompt_cache", "checkpoints")]
     assert need.total == sum(getattr(need, part) for part in parts)

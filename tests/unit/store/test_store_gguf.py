@@ -235,6 +235,7 @@ def test_model_info_is_legal_json() -> None:
         "llama.block_count": 1,
         "llama.context_length": 128,
         "llama.embedding_length": 32,
+        "llama.attention.head_count": 2,
         "tokenizer.ggml.tokens": None,
     }
 
