@@ -108,10 +108,10 @@ def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineF
     def make_runner(launch: Launch, on_exit: OnExit) -> Runner:
         return Runner(launch, engines, run_directory, settings.load_timeout, on_exit)
 
-    limits = Limits(settings.max_queue, settings.max_waiting)
+    limits = Limits(settings.max_queue, settings.max_waiting, settings.patience)
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)
     learned = Learned(settings.models / "mgr")
-    ledger = Ledger(Machine(os.environ), learned, defaults, settings.max_loaded_models)
+    ledger = Ledger(Machine({}), learned, defaults, settings.max_loaded_models)
     return Scheduler(make_runner, limits, ledger, settings.wait_timeout)
 
 

@@ -234,6 +234,7 @@ class Settings:
     max_waiting: int = _setting(_count, 256, "requests that may wait for a slot of one loaded model")
     drain_timeout: float = _setting(_drain, 5.0, "how long a stop waits for answers that are running")
     wait_timeout: float = _setting(_limit, 600.0, "longest wait of one request before its load; then 503")
+    patience: float = _setting(_limit, 10.0, "how long a busy model may keep others waiting for its place")
     origins: tuple[str, ...] = _setting(_origins, (), "web origins that may call, or *", ollama=True)
     hosts: tuple[str, ...] = _setting(_hosts, (), "more names that the Host header may carry")
     api_keys_file: Path | None = _setting(_path, None, "file with one API key a line; asked for when set")

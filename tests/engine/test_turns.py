@@ -16,7 +16,7 @@ def loads(daemon: DaemonProcess) -> int:
 async def test_twenty_alternating_requests_queued_at_once_make_two_loads(
     make_engine_daemon: MakeEngineDaemon,
 ) -> None:
-    daemon = make_engine_daemon(MAX_LOADED_MODELS=1, CONTEXT_LENGTH=512)
+    daemon = make_engine_daemon(MAX_LOADED_MODELS=1, CONTEXT_LENGTH=512, PATIENCE="10m")
     async with daemon.client() as client:
         bodies = [
             {"model": model, "prompt": "Hi", "stream": False, "options": {"num_predict": 1}}
