@@ -16,7 +16,7 @@ thousands in it (lists are searched by halves; what is moved in them is memory o
 import heapq
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,16 +81,18 @@ class _Lane:
         del self.turns[bisect_left(self.turns, turn)]
         return turn
 
-    def in_order(self, turns: list[_Turn]) -> Iterator[int]:
+    def in_order(self, turns: list[_Turn], may: Callable[[int], bool]) -> Iterator[int]:
         """All tickets as they would be granted one after the other. `turns` is a heap of the lane's, and used up."""
         while turns:
-            running, served, number, client = turn = turns[0]
+            running, served, number, client = turns[0]
             tickets = self.tickets[client]
+            is_next = may(tickets[served])
             if served + 1 < len(tickets):
-                heapq.heapreplace(turns, _Turn(running + 1, served + 1, number, client))
+                heapq.heapreplace(turns, _Turn(running + is_next, served + 1, number, client))
             else:
                 heapq.heappop(turns)
-            yield tickets[turn.served]
+            if is_next:
+                yield tickets[served]
 
 
 class _Waiting(NamedTuple):
@@ -153,12 +155,12 @@ class Turns:
             raise KeyError(ticket)
         return next(place for place, other in enumerate(self.in_order(now), 1) if other == ticket)
 
-    def in_order(self, now: float) -> Iterator[int]:
+    def in_order(self, now: float, may: Callable[[int], bool] = lambda ticket: True) -> Iterator[int]:
         """The tickets as they would be granted if nobody came, left or ended. Each costs little, so stop at will;
         the line must not be changed until then."""
         self._promote(now)
-        yield from self._interactive.in_order(self._interactive.turns.copy())
-        yield from self._batch.in_order(self._later())
+        yield from self._interactive.in_order(self._interactive.turns.copy(), may)
+        yield from self._batch.in_order(self._later(), may)
 
     def _later(self) -> list[_Turn]:
         """The turns of the batch lane, as a heap, once all that is interactive runs."""

@@ -8,7 +8,8 @@ The queue has the meaning of `asyncio.Queue(maxsize)`: what does not fit is refu
 lines, one for each wish that a load can fulfil, so that a decision looks at lines and not at everyone in them.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from typing import TypeAlias
 from daemon.errors import Busy, LoadFailed, MgrError
 from daemon.scheduler import eviction
 from daemon.scheduler.breaker import Go, Refuse
+from daemon.scheduler.fairness import expected_wait
 from daemon.scheduler.state import ENGINES, Amounts, Demand, Line, Loaded, Phase, Plan, State, Wish
 
 
@@ -83,10 +85,16 @@ class _Decision:
         self._now = now
         self._free = {pool: amount - _taken(state, pool) for pool, amount in state.capacity.items()}
         self._leases = {key: entry.leases for key, entry in state.loaded.items()}
+        stuck = [entry for entry in state.loaded.values() if entry.stuck]
+        # What there is in all, but for what engines have that cannot be ended.
+        self._usable = {pool: amount - _sum(stuck, pool) for pool, amount in state.capacity.items()}
         self._starting: dict[str, Wish] = {}
+        self._claimed: set[str] = set()  # models whose next load is another line's
         # Engines that are stopping and whose room is not yet promised to a line; all that stop or will.
-        self._leaving = [entry for entry in state.loaded.values() if entry.phase is Phase.STOPPING]
-        self._stopped = {entry.key for entry in self._leaving}
+        self._leaving = [
+            entry for entry in state.loaded.values() if entry.phase is Phase.STOPPING and not entry.stuck
+        ]
+        self._stopped = {entry.key for entry in state.loaded.values() if entry.phase is Phase.STOPPING}
         self._closed: set[str] = set()  # busy ones that take no newcomers
         self._room_is_kept = False  # for a line that has been patient: nobody else may start
         # Models that somebody waits for and that can serve them.
@@ -113,12 +121,12 @@ class _Decision:
     def _pend(self, line: Line) -> Iterator[Action]:
         entry = self._state.loaded.get(line.key)
         if entry is not None and entry.phase is Phase.FAILED and entry.serves(line.wish) and entry.error:
-            yield from (self._reject(waiter.ticket, entry.error) for waiter in line)
+            yield from self._reject_all(line, entry.error)
             return
         if entry is not None and entry.phase is Phase.LOADING and entry.serves(line.wish):
             return
         yield from self._expire(line)
-        if self._left(line) == 0 or line.key in self._starting:
+        if self._left(line) == 0 or line.key in self._starting or line.key in self._claimed:
             return
         if entry is None:
             yield from self._load(line)
@@ -126,6 +134,7 @@ class _Decision:
             yield from self._replace(line, entry)
 
     def _replace(self, line: Line, entry: Loaded) -> Iterator[Action]:
+        self._claimed.add(line.key)
         if entry.phase is Phase.STOPPING:
             if entry in self._leaving:
                 self._leaving.remove(entry)
@@ -138,8 +147,9 @@ class _Decision:
     def _load(self, line: Line) -> Iterator[Action]:
         verdict = self._state.breakers.verdict(line.demand.start, self._now)
         if isinstance(verdict, Refuse):
-            yield from (self._reject(waiter.ticket, verdict.error) for waiter in line)
+            yield from self._reject_all(line, verdict.error)
         elif isinstance(verdict, Go):
+            self._claimed.add(line.key)
             yield from self._place(line)
 
     def _place(self, line: Line) -> Iterator[Action]:
@@ -152,9 +162,9 @@ class _Decision:
                 yield Start(line.demand, plan)
                 return
         least = plans[-1]
-        if too_much := _beyond(self._state.capacity, least.takes):
+        if too_much := _beyond(self._usable, least.takes):
             error = _does_not_fit(line.demand, least, *too_much)
-            yield from (self._reject(waiter.ticket, error) for waiter in line)
+            yield from self._reject_all(line, error)
         elif self._room_is_kept:
             return
         else:
@@ -178,7 +188,8 @@ class _Decision:
         elif self._is_overdue(line):
             self._room_is_kept = True
             busy = (e for e in entries if e.phase is Phase.READY and e.served and e.key not in self._stopped)
-            others = eviction.order((entry for entry in busy if entry not in idle), self._now)
+            # In an order that use does not change: what is closed stays closed until it is idle.
+            others = sorted((e for e in busy if e not in idle), key=lambda e: (e.load_seconds, e.ready_at))
             enough = self._enough(takes, [*self._leaving, *idle, *others])
             self._closed.update(entry.key for entry in enough or others)
 
@@ -230,8 +241,9 @@ class _Decision:
         }
         free = entry.slots - self._leases[entry.key]
         if free > 0 and entry.key not in self._closed | self._stopped:
-            turns = self._state.turns[entry.key].in_order(self._now)
-            theirs = (ticket for ticket in turns if self._state.waiting[ticket].demand.wish in served)
+            waiting = self._state.waiting
+            turns = self._state.turns[entry.key]
+            theirs = turns.in_order(self._now, lambda ticket: waiting[ticket].demand.wish in served)
             for ticket in islice(theirs, free):
                 self._leases[entry.key] += 1
                 self._done.add(ticket)
@@ -257,15 +269,26 @@ class _Decision:
             if self._is_running(line):
                 waiting = sum(self._left(each) for each in lines if each.key == line.key)
                 if waiting > self._state.limits.waiting:
-                    bound = self._state.limits.waiting
-                    text = f"the model is busy and {bound} requests wait for it already"
-                    yield self._reject(ticket, Busy(text))
+                    yield self._reject(ticket, self._too_many_for(self._state.loaded[line.key]))
             elif queued > self._state.limits.queue:
                 queued -= 1
-                bound = self._state.limits.queue
-                yield self._reject(
-                    ticket, Busy(f"the server is busy: {bound} requests wait for a model already")
-                )
+                yield self._reject(ticket, self._too_many())
+
+    def _too_many_for(self, entry: Loaded) -> Busy:
+        bound = self._state.limits.waiting
+        seconds = math.ceil(expected_wait(bound + 1, entry.slots, entry.service or 0.0))
+        wait = f", and the wait would be about {seconds} s" if entry.service is not None else ""
+        return Busy(
+            f"the model is busy: {bound} requests wait for it already{wait}", retry_after=_bounded(seconds)
+        )
+
+    def _too_many(self) -> Busy:
+        bound = self._state.limits.queue
+        longest = max((self._now - line.since for line in self._state.lines.values()), default=0.0)
+        text = f"the server is busy: {bound} requests wait for a model to be loaded already"
+        if longest >= 1:
+            text += f", the first of them for {longest:.0f} s"
+        return Busy(text, retry_after=_bounded(longest))
 
     # ---- models
 
@@ -282,6 +305,9 @@ class _Decision:
     def _reject(self, ticket: int, error: MgrError) -> Reject:
         self._done.add(ticket)
         return Reject(ticket, error)
+
+    def _reject_all(self, line: Line, error: MgrError) -> Iterator[Reject]:
+        yield from (self._reject(waiter.ticket, error) for waiter in line if waiter.ticket not in self._done)
 
     def _left(self, line: Line) -> int:
         return len(line) - sum(ticket in line.waiters for ticket in self._done)
@@ -313,9 +339,17 @@ class _Decision:
         return self._now >= line.overdue_at(self._state.limits.patience)
 
 
+def _bounded(seconds: float) -> int:
+    """Seconds after which it is worth to ask again."""
+    return min(max(math.ceil(seconds), 1), 60)
+
+
 def _taken(state: State, pool: str) -> int:
-    there = (entry for entry in state.loaded.values() if entry.phase is not Phase.FAILED)
-    return sum(entry.plan.takes.get(pool, 0) for entry in there)
+    return _sum((entry for entry in state.loaded.values() if entry.phase is not Phase.FAILED), pool)
+
+
+def _sum(entries: Iterable[Loaded], pool: str) -> int:
+    return sum(entry.plan.takes.get(pool, 0) for entry in entries)
 
 
 def _beyond(capacity: Amounts, takes: Amounts) -> tuple[str, int, int] | None:

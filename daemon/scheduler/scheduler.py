@@ -6,6 +6,7 @@ All state changes happen between two awaits of one event loop, so there is no lo
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,7 @@ from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
 from daemon.scheduler.alternation import Alternation
-from daemon.scheduler.fairness import Caller
+from daemon.scheduler.fairness import Caller, smoothed
 from daemon.scheduler.placement import Defaults, grown, launch
 from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
 from daemon.scheduler.state import (
@@ -34,6 +35,7 @@ from daemon.scheduler.state import (
     Weights,
     Wish,
 )
+from daemon.scheduler.view import LineView, lines
 
 log = logging.getLogger("mgr.scheduler")
 
@@ -95,8 +97,15 @@ class LoadedView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """`late` are the seconds by which a decision is overdue: more than a moment, and something is wrong."""
+
     loaded: tuple[LoadedView, ...]
-    waiting: int
+    lines: tuple[LineView, ...]
+    late: float
+
+    @property
+    def waiting(self) -> int:
+        return sum(line.requests for line in self.lines)
 
 
 class Scheduler:
@@ -122,6 +131,7 @@ class Scheduler:
         self._tickets = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None
         self._released = asyncio.Event()
 
     # ---- for callers
@@ -169,7 +179,8 @@ class Scheduler:
                     str(handle.runner.engine or ""),
                 )
             )
-        return Snapshot(tuple(views), len(self._state.waiting))
+        late = 0.0 if self._due is None else max(now - self._due, 0.0)
+        return Snapshot(tuple(views), lines(self._state, now), late)
 
     async def close(self, drain: float) -> None:
         """Refuses new requests, waits up to `drain` seconds for the leases, then stops every engine."""
@@ -222,11 +233,15 @@ class Scheduler:
                 self._grown[key] = max(self._grown.get(key, 0), weights.clamp(grown(window)))
         least = max(window or 0, self._grown.get(key, 0)) or None
         options = replace(options, window=None)
-        return Demand(weights, window, options, self._accounts.plans(weights, least, options))
+        ways = self._accounts.plans(weights, least, options)
+        if least != window:  # should the larger one not fit
+            ways += self._accounts.plans(weights, window, options)
+        return Demand(weights, window, options, ways)
 
-    def _give_back(self, entry: Loaded, caller: Caller) -> None:
+    def _give_back(self, entry: Loaded, caller: Caller, since: float) -> None:
         now = self._clock()
         self._state.release(entry, caller)
+        entry.service = smoothed(entry.service, now - since)
         entry.last_used = now
         if entry.leases == 0:
             entry.expires_at = keepalive.expires_at(now, entry.keep_alive)
@@ -276,9 +291,9 @@ class Scheduler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        moment = next_moment(self._state, now)
-        if moment is not None and moment != float("inf"):
-            self._timer = asyncio.get_running_loop().call_later(moment - now, self._decide)
+        self._due = next_moment(self._state, now)
+        if self._due is not None and math.isfinite(self._due):
+            self._timer = asyncio.get_running_loop().call_later(self._due - now, self._decide)
 
     def _perform(self, action: Action, now: float) -> None:
         match action:
@@ -309,7 +324,7 @@ class Scheduler:
         entry.expires_at = None
         entry.keep_alive = keepalive.after_use(entry.keep_alive, waiter.keep_alive)
         runner = self._handles[entry.key].runner
-        lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry, waiter.caller))
+        lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry, waiter.caller, now))
         self._grants[ticket].set_result(lease)
 
     def _start(self, demand: Demand, plan: Plan, now: float) -> None:
@@ -364,6 +379,8 @@ class Scheduler:
             await handle.runner.stop(reason)
         except EngineFailed as error:
             log.error("%s; its place stays taken", error)
+            self._state.loaded[key].stuck = True
+            self._decide()
             return
         except Exception:
             log.exception("%s: the stop failed in an unforeseen way", handle.demand.weights.name)

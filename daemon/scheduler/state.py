@@ -84,19 +84,15 @@ class Demand:
     window: int | None
     options: LoadOptions
     plans: tuple[Plan, ...]
+    key: str = field(init=False, compare=False)
+    wish: Wish = field(init=False, compare=False)
+    start: Key = field(init=False, compare=False)  # what a failure of its start is held against
 
-    @property
-    def key(self) -> str:
-        return self.weights.key
-
-    @property
-    def wish(self) -> Wish:
-        return self.key, self.window, self.options
-
-    @property
-    def start(self) -> Key:
-        """What a failure of its start is held against."""
-        return Key(self.key, (self.window, self.options))
+    def __post_init__(self) -> None:
+        key = self.weights.key
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "wish", (key, self.window, self.options))
+        object.__setattr__(self, "start", Key(key, (self.window, self.options)))
 
 
 _OPTIONS = tuple(option.name for option in fields(LoadOptions))
@@ -122,9 +118,11 @@ class Loaded:
     served: bool = False  # it was granted to somebody
     ready_at: float = 0.0
     load_seconds: float = 0.0
+    service: float | None = None  # seconds that a request takes, lately
     keep_alive: float = 0.0
     expires_at: float | None = None  # set while idle
     error: MgrError | None = None  # set when failed
+    stuck: bool = False  # it could not be ended
 
     @property
     def window(self) -> int:
@@ -274,7 +272,7 @@ class State:
 
     def remove(self, key: str, now: float) -> None:
         """The engine is gone, or never came."""
-        del self.loaded[key]
+        entry = self.loaded.pop(key)
         for line in self.lines.values():
-            if line.key == key:
+            if line.key == key and entry.serves(line.wish):
                 line.turn_ended(now)
