@@ -106,7 +106,8 @@ def build(settings: Settings, search_path: str) -> Daemon:
 
 def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineFinder) -> Scheduler:
     def make_runner(launch: Launch, on_exit: OnExit) -> Runner:
-        return Runner(launch, engines, run_directory, settings.load_timeout, on_exit)
+        stall, hang = settings.load_timeout, settings.hang_timeout
+        return Runner(launch, engines, run_directory, stall, on_exit, hang)
 
     limits = Limits(settings.max_queue, settings.max_waiting, settings.patience)
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)

@@ -13,7 +13,9 @@ MgrError
 ├── Busy                      queue or slots are full, or the wait was too long; try again later
 ├── LoadFailed                the engine did not start
 ├── EngineFailed              the engine broke or refused after it had started
-│   └── EngineGone            ... before it answered at all: another one may be asked
+│   ├── EngineGone            ... before it answered at all: another one may be asked
+│   └── EngineHung            it ran, sent nothing, and was ended
+│       └── EngineSilent      ... before it answered at all (an EngineGone, too)
 ├── BadModel                  the file is not a model that can be used
 ├── PullFailed                a source did not deliver
 ├── StorageFailed             the store cannot be read or written
@@ -39,6 +41,7 @@ class Kind(StrEnum):
     BUSY = "busy"
     LOAD_FAILED = "load_failed"
     UPSTREAM = "upstream"
+    TIMEOUT = "timeout"
     BAD_MODEL = "bad_model"
     PULL_FAILED = "pull_failed"
     STORAGE = "storage"
@@ -135,6 +138,14 @@ class EngineFailed(MgrError):
 
 
 class EngineGone(EngineFailed):
+    pass
+
+
+class EngineHung(EngineFailed):
+    kind = Kind.TIMEOUT
+
+
+class EngineSilent(EngineHung, EngineGone):
     pass
 
 

@@ -228,6 +228,7 @@ class Settings:
     context_length: int = _setting(_count, 0, "default window in tokens; 0 is automatic", ollama=True)
     keep_alive: float = _setting(_keep_alive, 300.0, "how long an idle model stays loaded", ollama=True)
     load_timeout: float = _setting(_limit, 300.0, "longest load without any progress", ollama=True)
+    hang_timeout: float = _setting(_limit, 120.0, "longest silence of an engine that owes an answer")
     engine: str = _setting(_text, "auto", "auto, built, path, wheel, or the path of a llama-server")
     engines: Path = _setting(_path, _default_engines, "folder of the engines that were built, side by side")
     default_model: str = _setting(_text, "", "model for clients that ask for claude-*; empty is none")

@@ -15,6 +15,9 @@ _OWN: Mapping[tuple[str, str], Operation] = {
     ("GET", "/health/live"): Operation(
         "is the process alive?", obj("status", status=STRING), errors=(401, 403)
     ),
+    ("GET", "/health/ready"): Operation(
+        "should work be sent here?", obj("status", status=STRING), errors=(401, 403, 503)
+    ),
 }
 
 # Each API's operations with the envelope of its errors.

@@ -206,7 +206,11 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/api/ps"): Operation(
         "the models that are loaded",
-        obj("models", models=array(obj("name", **_LISTED, expires_at=STRING, size_vram=INTEGER))),
+        obj(
+            "models",
+            models=array(obj("name", **_LISTED, expires_at=STRING, size_vram=INTEGER)),
+            waiting=array(obj("model reason requests", model=STRING, reason=STRING, requests=INTEGER)),
+        ),
         errors=(401, 403, 500, 507),
     ),
     ("POST", "/api/show"): Operation(

@@ -13,7 +13,7 @@ NUMBER: Schema = {"type": "number"}
 ANYTHING: Schema = {}
 
 # What a request to a model can end with, besides an answer.
-MODEL_ERRORS = (400, 401, 403, 404, 413, 422, 500, 502, 503, 507)
+MODEL_ERRORS = (400, 401, 403, 404, 413, 422, 500, 502, 503, 504, 507)
 
 JSON = "application/json"
 SSE = "text/event-stream"

@@ -13,8 +13,8 @@ from daemon.description.document import document
 from daemon.framing import to_json
 from daemon.routes.models import details
 from daemon.routes.services import Services
-from daemon.scheduler.scheduler import LoadedView
 from daemon.scheduler.state import Phase
+from daemon.scheduler.view import LineView, LoadedView
 from daemon.store.models import Model
 
 # Some clients of Ollama compare versions and ask for features from 0.12 on.
@@ -32,6 +32,12 @@ def router(services: Services) -> APIRouter:
     async def live() -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def ready() -> Response:
+        troubles = services.scheduler.troubles()
+        if not troubles:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "error": "; ".join(troubles)}, 503, {"Retry-After": "5"})
+
     async def version() -> Response:
         # Asked anew each time: counted from 1970 it changes when the clock is set, for the one who compares it too.
         started = psutil.Process().create_time()
@@ -40,11 +46,11 @@ def router(services: Services) -> APIRouter:
 
     async def loaded() -> Response:
         models = {model.load_key: model for model in await asyncio.to_thread(services.store.list)}
-        views = services.scheduler.snapshot().loaded
+        seen = services.scheduler.snapshot()
         now = datetime.now(UTC)
-        entries = [_entry(view, models.get(view.weights.model), now) for view in views]
+        entries = [_entry(view, models.get(view.weights.model), now) for view in seen.loaded]
         entries.sort(key=lambda entry: str(entry["expires_at"]), reverse=True)
-        return JSONResponse({"models": entries})
+        return JSONResponse({"models": entries, "waiting": [_line(line) for line in seen.lines]})
 
     async def openapi() -> Response:
         described = document(str(services.identity["version"]))
@@ -53,6 +59,7 @@ def router(services: Services) -> APIRouter:
     routes.add_api_route("/openapi.json", openapi, methods=["GET"])
     routes.add_api_route("/", root, methods=["GET", "HEAD"])
     routes.add_api_route("/health/live", live, methods=["GET", "HEAD"])
+    routes.add_api_route("/health/ready", ready, methods=["GET", "HEAD"])
     routes.add_api_route("/api/version", version, methods=["GET", "HEAD"])
     routes.add_api_route("/api/ps", loaded, methods=["GET", "HEAD"])
     return routes
@@ -78,4 +85,15 @@ def _entry(view: LoadedView, model: Model | None, now: datetime) -> dict[str, An
         "slots": view.slots,
         "in_use": view.leases,
         "pid": view.pid,
+    } | ({"stage": view.stage} if view.stage is not None else {})
+
+
+def _line(line: LineView) -> dict[str, Any]:
+    """Who waits: for which model, why, how many, and in seconds how long the first has, and the last will have."""
+    return {
+        "model": line.name,
+        "reason": line.reason,
+        "requests": line.requests,
+        "longest_wait": round(line.longest, 3),
+        "expected_wait": None if line.expected is None else round(line.expected, 3),
     }

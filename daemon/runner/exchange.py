@@ -46,6 +46,8 @@ class Exchange(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._whole = False
+        self._latest = b""  # of the body, since `moved` was asked
+        self._behind = False
         # The next moment that `run` is needed, with what to wait for then; and why it cannot go on.
         self._turn: asyncio.Future[Awaitable[None] | None] = self._loop.create_future()
         self._failed: asyncio.Future[Exception] = self._loop.create_future()
@@ -75,6 +77,16 @@ class Exchange(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def moved(self) -> bool:
+        """Whether the engine has sent something since this was asked last; a comment in a stream is nothing.
+
+        The comments of an engine come after 30 s of silence (`--sse-ping-interval`): who asks more often than that
+        misses nothing, though only the latest bytes are looked at. While its taker is behind nothing is read; what
+        the engine does then is not known, and it counts as moving.
+        """
+        latest, self._latest = self._latest, b""
+        return self._behind or any(line and not line.startswith(b":") for line in latest.splitlines())
+
     async def _connect(self, socket: Path) -> None:
         try:
             await self._loop.create_unix_connection(lambda: self, str(socket))
@@ -92,6 +104,7 @@ class Exchange(asyncio.Protocol):
             behind.cancel()
             raise
         if behind.done():
+            self._behind = False
             behind.result()
 
     def _resume(self) -> None:
@@ -133,6 +146,7 @@ class Exchange(asyncio.Protocol):
             if self._received:
                 body = b"".join(self._received)
                 self._received.clear()
+                self._latest = body
                 waiting = self._take(body)
         except Exception as error:
             self._fail(error)
@@ -141,6 +155,7 @@ class Exchange(asyncio.Protocol):
             self._break_off(nonsense)
         if waiting is not None:
             self._pause()
+            self._behind = True
             self._end_turn(waiting)
         elif self._whole:
             self._end_turn()

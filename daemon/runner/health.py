@@ -28,17 +28,24 @@ class Sample:
 
 
 class StallWatch:
-    """Remembers when a sample last differed from the one before."""
+    """Adds up for how long samples have been the same.
+
+    The time between two of them counts for half the limit at most: if it is longer, it was us who stood still,
+    stopped by a signal or without a processor, and the engine has to be looked at again before it is given up.
+    """
 
     def __init__(self, limit: float, now: float) -> None:
         self._limit = limit
-        self._moved = now
+        self._still = 0.0
+        self._looked = now
         self._last: Sample | None = None
 
     def stalled(self, sample: Sample, now: float) -> bool:
+        self._still += min(now - self._looked, self._limit / 2)
+        self._looked = now
         if sample != self._last:
-            self._last, self._moved = sample, now
-        return now - self._moved > self._limit
+            self._last, self._still = sample, 0.0
+        return self._still >= self._limit
 
 
 def measure(pid: int, output: int, health: int | None) -> Sample:

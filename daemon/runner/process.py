@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from daemon.runner.output import KEPT_LINES, Tail
+from daemon.runner.state import Stage
 
 log = logging.getLogger("mgr.engine")
 
@@ -20,12 +21,12 @@ T = TypeVar("T")
 _GUARD = Path(__file__).with_name("guard.py")
 _CHUNK_BYTES = 64 * 1024
 
-# The steps that end a process: signal, and seconds to wait for its exit. The engine finishes its answer on the
-# first TERM and exits at once on the second.
-LADDER: Sequence[tuple[signal.Signals, float]] = (
-    (signal.SIGTERM, 1.5),
-    (signal.SIGTERM, 1.0),
-    (signal.SIGKILL, 5.0),
+# The steps that end a process: name, signal, and seconds to wait for its exit. The engine finishes its answer on
+# the first TERM and exits at once on the second.
+LADDER: Sequence[tuple[Stage, signal.Signals, float]] = (
+    (Stage.ASKED, signal.SIGTERM, 1.5),
+    (Stage.ASKED_AGAIN, signal.SIGTERM, 1.0),
+    (Stage.KILLED, signal.SIGKILL, 5.0),
 )
 # A stray grandchild can hold the output open after the child's exit.
 _OUTPUT_GRACE_SECONDS = 2.0
@@ -88,6 +89,7 @@ class Child:
         self._output = output
         self._tag = tag
         self.tail = tail
+        self.stage: Stage | None = None  # of its end
 
     @classmethod
     async def spawn(
@@ -133,7 +135,7 @@ class Child:
     async def wait(self) -> int:
         """Reaps the child and ends its output. Returns the exit status, negative for a signal."""
         status = await self._process.wait()
-        self.kill()  # what the child forked and left behind
+        self._kill_group()  # what the child forked and left behind
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_OUTPUT_GRACE_SECONDS):
                 await self._output.ended.wait()
@@ -142,7 +144,7 @@ class Child:
 
     async def stop(self) -> None:
         """Goes down the ladder until the child is gone; someone else is in `wait`. Bounded, so it may fail."""
-        for number, seconds in LADDER:
+        for self.stage, number, seconds in LADDER:
             if self._process.returncode is not None:
                 return
             self._signal_group(number)
@@ -152,6 +154,12 @@ class Child:
                     return
 
     def kill(self) -> None:
+        """Ends it and all that it started at once, also what was stopped by a signal."""
+        self.stage = Stage.KILLED
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        self._signal_group(signal.SIGCONT)
         self._signal_group(signal.SIGKILL)
 
     def _signal_group(self, number: signal.Signals) -> None:

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from daemon.chat import Done, Sink, TokenRequest
-from daemon.errors import EngineFailed, EngineGone, LoadFailed, MgrError, Misconfigured
-from daemon.runner import health
+from daemon.errors import EngineFailed, EngineGone, EngineHung, LoadFailed, MgrError, Misconfigured
+from daemon.runner import health, progress
 from daemon.runner.calls import Calls
 from daemon.runner.endpoint import Endpoint, RunDirectory
 from daemon.runner.engine import Engine, EngineFinder
 from daemon.runner.launch import Launch, arguments, environment
 from daemon.runner.output import classify, quote
 from daemon.runner.process import Child, uninterrupted
+from daemon.runner.progress import HANG_SECONDS, HangWatch
 from daemon.runner.state import Event as Transition
-from daemon.runner.state import State, after
+from daemon.runner.state import Stage, State, after
 from daemon.runner.upstream import Upstream
 
 log = logging.getLogger("mgr.runner")
@@ -37,16 +38,21 @@ _DEATH_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """`watcher` reaps the child and gives its exit status."""
+    """`watcher` reaps the child and gives its exit status; `hang` is what is known of its silences."""
 
     child: Child
     endpoint: Endpoint
     upstream: Upstream
     watcher: "asyncio.Task[int]"
+    hang: HangWatch
 
 
 class Runner(Calls):
-    """Starts, watches, asks and stops one engine, once. `on_exit` is called when a ready engine dies by itself."""
+    """Starts, watches, asks and stops one engine, once.
+
+    `on_exit` is called when a ready engine dies by itself, or is ended because it hangs: with EngineFailed, or
+    EngineHung. Limits are in seconds: without any progress of a load, and of a busy engine.
+    """
 
     def __init__(
         self,
@@ -55,6 +61,7 @@ class Runner(Calls):
         directory: RunDirectory,
         stall_limit: float,
         on_exit: OnExit,
+        hang_limit: float = HANG_SECONDS,
     ) -> None:
         self.launch = launch
         self.engine: Engine | None = None
@@ -62,8 +69,11 @@ class Runner(Calls):
         self._directory = directory
         self._stall_limit = stall_limit
         self._on_exit = on_exit
+        self._hang_limit = hang_limit
         self._state = State.STOPPED
         self._running: _Running | None = None
+        self._guard: asyncio.Task[None] | None = None
+        self._hung = ""  # why it was ended
 
     def __repr__(self) -> str:
         return f"<Runner {self.launch.alias} {self._state} pid={self.pid}>"
@@ -71,6 +81,18 @@ class Runner(Calls):
     @property
     def pid(self) -> int | None:
         return self._running.child.pid if self._running else None
+
+    @property
+    def last_progress(self) -> float | None:
+        """When a busy engine sent something last, or became busy (`time.monotonic`); None while it is not busy."""
+        return self._running.upstream.last_progress if self._running else None
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the end of the process has come; None while nothing ends it, and when it is gone."""
+        if self._running is None:
+            return None
+        return self._running.child.stage or (Stage.DRAINING if self._state is State.STOPPING else None)
 
     def _move(self, event: Transition) -> None:
         before, self._state = self._state, after(self._state, event)
@@ -103,7 +125,7 @@ class Runner(Calls):
                 *self.engine.command,
                 *arguments(self.launch, endpoint.socket, known, cpu_only=cpu_only),
             ]
-            upstream = Upstream(endpoint, self._lost)
+            upstream = Upstream(endpoint, self._busy, self._lost)
             folder = self._directory.path
             child = await Child.spawn(
                 command, environment(os.environ, endpoint.key, folder), folder, self.launch.alias
@@ -115,7 +137,9 @@ class Runner(Calls):
             raise LoadFailed(f"the engine could not be started: {error.strerror}") from None
         log.info("%s: engine %s has pid %d", self.launch.alias, self.engine, child.pid)
         watcher = asyncio.create_task(self._watch(child), name=f"exit of {self.launch.alias}")
-        self._running = _Running(child, endpoint, upstream, watcher)
+        tells_progress = not (self.launch.embedding or self.launch.reranking)
+        hang = HangWatch(self._hang_limit, streams=tells_progress)
+        self._running = _Running(child, endpoint, upstream, watcher, hang)
         return self._running
 
     async def _wait_until_healthy(self, running: _Running) -> None:
@@ -158,9 +182,31 @@ class Runner(Calls):
         self._move(Transition.EXITED)
         if was_ready:
             log.error("%s: the engine ended with %s", self.launch.alias, _described(status))
-            self._on_exit(EngineFailed(f"the engine ended with {_described(status)}"))
+            self._on_exit(
+                EngineHung(self._hung)
+                if self._hung
+                else EngineFailed(f"the engine ended with {_described(status)}")
+            )
             await self._release()
         return status
+
+    def _busy(self) -> None:
+        """Its first request in a while: it is watched until it has none. No timer runs while it is idle."""
+        if self._running is not None and (self._guard is None or self._guard.done()):
+            name = f"progress of {self.launch.alias}"
+            self._guard = asyncio.create_task(self._end_if_it_hangs(self._running), name=name)
+
+    async def _end_if_it_hangs(self, running: _Running) -> None:
+        pid = running.child.pid
+        if not await progress.hangs_while_busy(running.upstream, lambda: progress.measure(pid), running.hang):
+            return
+        self._hung = f"the engine sent nothing for {self._hang_limit:g} s and was ended; ask again"
+        log.error("%s: process %d hangs, it is killed", self.launch.alias, pid)
+        running.upstream.close(self._hung, hung=True)
+        running.child.kill()
+        await asyncio.wait({running.watcher}, timeout=_REAP_SECONDS)
+        if not running.watcher.done():
+            log.error("%s: process %d does not end; its place stays taken", self.launch.alias, pid)
 
     async def answer(self, request: TokenRequest, sink: Sink) -> Done:
         """Gives the pieces of one answer to `sink` and returns its end. Cancelling ends the engine's work on it.
@@ -219,6 +265,8 @@ class Runner(Calls):
         if self._running is not None:
             running, self._running = self._running, None
             running.upstream.close("")
+            if self._guard is not None:
+                self._guard.cancel()
             with contextlib.suppress(OSError):
                 running.endpoint.remove()
 

@@ -15,6 +15,15 @@ class State(StrEnum):
     STOPPING = "stopping"
 
 
+class Stage(StrEnum):
+    """How far the end of an engine has come: its requests may end, TERM, TERM again, KILL."""
+
+    DRAINING = "draining"
+    ASKED = "asked"
+    ASKED_AGAIN = "asked again"
+    KILLED = "killed"
+
+
 class Event(StrEnum):
     START = "start"
     HEALTHY = "healthy"

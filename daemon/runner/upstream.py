@@ -1,14 +1,16 @@
 """HTTP to one engine: asks it, reads its answer, and tells apart how that can go wrong."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from daemon.chat import CompletionRequest, Done, Piece, QuotedSink, Sink, TokenRequest
-from daemon.errors import EngineFailed, EngineGone
+from daemon.errors import EngineFailed, EngineGone, EngineHung, EngineSilent
 from daemon.framing import FramingError, SseDecoder, to_json
 from daemon.runner.endpoint import Endpoint
 from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens, TakeBytes
+from daemon.runner.progress import ANSWER_SECONDS
 from daemon.runner.reader import AnswerReader, plain_text, plain_texts
 from daemon.runner.received import error_from, parse_object, text
 from daemon.runner.wire import body_for, path_for
@@ -21,23 +23,60 @@ _JSON = "Content-Type: application/json"
 class Upstream:
     """A client of the engine at `endpoint`.
 
-    `on_lost` is awaited when the engine, although it was ready, broke a request off; its argument says whether
-    it does not even listen any more.
+    `on_busy` is called when a request is made while no other is open. `on_lost` is awaited when the engine, although
+    it was ready, broke a request off; its argument says whether it does not even listen any more.
     """
 
-    def __init__(self, endpoint: Endpoint, on_lost: Callable[[bool], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        on_busy: Callable[[], None],
+        on_lost: Callable[[bool], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._endpoint = endpoint
+        self._on_busy = on_busy
         self._on_lost = on_lost
+        self._clock = clock
         self._closed = False
         self._reason = ""
+        self._hung = False
         self._open: set[Exchange] = set()
+        self._busy_since = self._last_byte = clock()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def last_byte(self) -> float:
+        """When the engine sent something last, as far as it was looked: here, and at the end of each exchange."""
+        moved = [exchange.moved() for exchange in self._open]  # each has to be asked
+        if any(moved):
+            self._last_byte = self._clock()
+        return self._last_byte
+
+    @property
+    def last_progress(self) -> float | None:
+        """The same, or when it became busy, if that was later; None while nothing is asked of it."""
+        return max(self.last_byte, self._busy_since) if self._open else None
 
     async def health(self) -> int | None:
         """The status of the engine's health route: 503 while it loads, 200 when ready, None when nobody answers."""
-        exchange = Exchange(self._head("GET", "/health"), lambda body: None)
+        return await self._probed("/health", lambda body: None, _PROBE_SECONDS)
+
+    async def slots(self) -> bytes:
+        """What the engine says of its slots, as it came; nothing where it does not answer."""
+        said = bytearray()
+        await self._probed("/slots", said.extend, ANSWER_SECONDS)
+        return bytes(said)
+
+    async def _probed(self, path: str, take: TakeBytes, seconds: float) -> int | None:
+        """The status of an answer, None without one. A probe is no work, and its answer no progress."""
+        exchange = Exchange(self._head("GET", path), take)
         try:
-            async with asyncio.timeout(_PROBE_SECONDS):
-                await self._run(exchange)
+            async with asyncio.timeout(seconds):
+                await exchange.run(self._endpoint.socket)
         except (BrokenOff, TimeoutError):
             return None
         return exchange.status
@@ -84,18 +123,28 @@ class Upstream:
             await self._run(exchange)
         except BrokenOff as error:
             await self._on_lost(isinstance(error, NobodyListens))
-            why = f": {self._reason}" if self._reason else ""
-            if exchange.status or self._reason:
-                raise EngineFailed(f"the engine stopped while it worked on the answer{why}") from None
-            raise EngineGone("the engine stopped before it answered; ask again") from None
+            raise self._broken_off(begun=bool(exchange.status)) from None
+
+    def _broken_off(self, *, begun: bool) -> EngineFailed:
+        if self._hung:
+            return EngineHung(self._reason) if begun else EngineSilent(self._reason)
+        why = f": {self._reason}" if self._reason else ""
+        if begun or why:
+            return EngineFailed(f"the engine stopped while it worked on the answer{why}")
+        return EngineGone("the engine stopped before it answered; ask again")
 
     async def _run(self, exchange: Exchange) -> None:
         if self._closed:
             raise BrokenOff(self._reason)
+        if not self._open:
+            self._busy_since = self._clock()
+            self._on_busy()
         self._open.add(exchange)
         try:
             await exchange.run(self._endpoint.socket)
         finally:
+            if exchange.moved():
+                self._last_byte = self._clock()
             self._open.discard(exchange)
 
     def _post(self, path: str, body: Mapping[str, Any], take: TakeBytes) -> Exchange:
@@ -112,10 +161,13 @@ class Upstream:
         ]
         return "\r\n".join([*lines, "", ""]).encode("ascii")
 
-    def close(self, reason: str) -> None:
-        """Cuts every stream, so that the engine stops at once; their readers get EngineFailed with the reason."""
-        self._closed = True
-        self._reason = self._reason or reason
+    def close(self, reason: str, *, hung: bool = False) -> None:
+        """Cuts every stream, so that the engine stops at once; their readers get EngineFailed with the reason.
+
+        `hung`: they get EngineHung, or EngineSilent.
+        """
+        if not self._closed:
+            self._closed, self._reason, self._hung = True, reason, hung
         for exchange in [*self._open]:
             exchange.abort()
 

@@ -35,7 +35,7 @@ from daemon.scheduler.state import (
     Weights,
     Wish,
 )
-from daemon.scheduler.view import LineView, lines
+from daemon.scheduler.view import LoadedView, Snapshot, lines
 
 log = logging.getLogger("mgr.scheduler")
 
@@ -78,34 +78,6 @@ class _Handle:
     runner: Runner
     load: "asyncio.Task[None]"
     measured: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedView:
-    """One line of `ps`. `expires_in` is in seconds, infinity for ever, None while busy; `window` in tokens."""
-
-    weights: Weights
-    phase: Phase
-    window: int
-    slots: int
-    leases: int
-    keep_alive: float
-    expires_in: float | None
-    pid: int | None
-    engine: str
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """`late` are the seconds by which a decision is overdue: more than a moment, and something is wrong."""
-
-    loaded: tuple[LoadedView, ...]
-    lines: tuple[LineView, ...]
-    late: float
-
-    @property
-    def waiting(self) -> int:
-        return sum(line.requests for line in self.lines)
 
 
 class Scheduler:
@@ -177,10 +149,18 @@ class Scheduler:
                     expires_in,
                     handle.runner.pid,
                     str(handle.runner.engine or ""),
+                    handle.runner.stage,
+                    None
+                    if handle.runner.last_progress is None
+                    else max(now - handle.runner.last_progress, 0.0),
                 )
             )
         late = 0.0 if self._due is None else max(now - self._due, 0.0)
-        return Snapshot(tuple(views), lines(self._state, now), late)
+        return Snapshot(tuple(views), lines(self._state, now), late, self._state.closing)
+
+    def troubles(self) -> list[str]:
+        """Why no more work should be sent here; empty when all is well."""
+        return self.snapshot().troubles(self._wait_timeout)
 
     async def close(self, drain: float) -> None:
         """Refuses new requests, waits up to `drain` seconds for the leases, then stops every engine."""

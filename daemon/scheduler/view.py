@@ -1,14 +1,21 @@
-"""Who waits, for what and for how long: what `ps` shows of the lines. Pure."""
+"""What is seen of the scheduler from outside: models, who waits for what, and whether all is well. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from daemon.scheduler.breaker import Wait
 from daemon.scheduler.fairness import expected_wait
-from daemon.scheduler.state import Line, Phase, State
+from daemon.scheduler.state import Line, Phase, State, Weights
+
+# Seconds. A decision takes far less than a millisecond; a busy engine tells its progress all the time.
+_LATE = 5.0
+_SILENT = 60.0
+_STALE = 60.0  # beyond the longest wait
 
 
 class Reason(StrEnum):
+    """What a line waits for."""
+
     LOADING = "loading"
     SLOT = "slot"  # all slots of the model are taken
     PLACE = "place"  # other models have the memory
@@ -25,6 +32,56 @@ class LineView:
     requests: int
     longest: float
     expected: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedView:
+    """One model. `expires_in` is in seconds, infinity for ever, None while busy; `window` in tokens. `stage` is how far
+    the end of its engine has come; `silent` the seconds for which a busy engine has sent nothing."""
+
+    weights: Weights
+    phase: Phase
+    window: int
+    slots: int
+    leases: int
+    keep_alive: float
+    expires_in: float | None
+    pid: int | None
+    engine: str
+    stage: str | None
+    silent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`late` are the seconds by which a decision is overdue."""
+
+    loaded: tuple[LoadedView, ...]
+    lines: tuple[LineView, ...]
+    late: float
+    closing: bool
+
+    @property
+    def waiting(self) -> int:
+        return sum(line.requests for line in self.lines)
+
+    def troubles(self, wait_timeout: float) -> list[str]:
+        """Why no more work should be sent here; empty when all is well. `wait_timeout` is the longest wait of a
+        request, in seconds."""
+        found = ["mgr is shutting down"] if self.closing else []
+        if self.late > _LATE:
+            found.append(f"the scheduler is {self.late:.0f} s late")
+        found += [
+            f"{line.requests} requests for {line.name} wait, the first for {line.longest:.0f} s"
+            for line in self.lines
+            if line.reason is not Reason.LOADING and line.longest > wait_timeout + _STALE
+        ]
+        found += [
+            f"{model.weights.name} is busy and has sent nothing for {model.silent:.0f} s"
+            for model in self.loaded
+            if model.silent is not None and model.silent > _SILENT
+        ]
+        return found
 
 
 def lines(state: State, now: float) -> tuple[LineView, ...]:

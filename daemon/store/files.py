@@ -8,10 +8,19 @@ from pathlib import Path
 
 from daemon.errors import StorageFailed
 
+# They say nothing about the file: without a descriptor to spare, a model is neither missing nor damaged.
+_NOT_OF_THE_FILE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
 
 def open_regular(path: Path) -> int:
-    """A descriptor to read the regular file at `path`. Raises OSError for a link, a pipe, a folder, ... too."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    """A descriptor to read the regular file at `path`. Raises OSError for a link, a pipe, a folder, ... too, and
+    StorageFailed when no file could be opened now."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NOT_OF_THE_FILE:
+            raise storage_failed(error, "open a file") from error
+        raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file")

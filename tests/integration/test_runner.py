@@ -20,6 +20,7 @@ from daemon.runner.engine import EngineFinder
 from daemon.runner.launch import Launch
 from daemon.runner.process import Child, uninterrupted
 from daemon.runner.runner import Runner
+from daemon.runner.state import Stage
 from tests.fakes.daemon import ENGINE, eventually
 
 REQUEST = ChatRequest(model="a", messages=(Message("user", (Text("hi"),)),))
@@ -151,7 +152,7 @@ async def test_a_process_that_no_signal_ends_is_given_up(rig: Rig, monkeypatch: 
     assert pid is not None
     with monkeypatch.context() as patch:
         patch.setattr(os, "killpg", lambda pid, number: None)
-        patch.setattr(process, "LADDER", ((15, 0.05), (9, 0.05)))
+        patch.setattr(process, "LADDER", ((Stage.ASKED, 15, 0.05), (Stage.KILLED, 9, 0.05)))
         patch.setattr("daemon.runner.runner._REAP_SECONDS", 0.05)
         with pytest.raises(EngineFailed, match="does not end"):
             await runner.stop("test")

@@ -24,6 +24,7 @@ from daemon.errors import (
     BodyTooLarge,
     Busy,
     EngineFailed,
+    EngineHung,
     Forbidden,
     InvalidRequest,
     MgrError,
@@ -246,6 +247,7 @@ def test_an_empty_answer_has_no_block() -> None:
         (Busy("full", 2), 529, "overloaded_error", "full"),
         (NotSupported("no"), 400, "invalid_request_error", "no"),
         (EngineFailed("broken"), 502, "api_error", "broken"),
+        (EngineHung("silent"), 504, "timeout_error", "silent"),
         (MgrError("internal"), 500, "api_error", "internal"),
     ],
 )

@@ -24,6 +24,7 @@ from daemon.chat import (
 from daemon.errors import (
     Busy,
     EngineFailed,
+    EngineHung,
     InvalidRequest,
     MgrError,
     ModelNotFound,
@@ -205,6 +206,7 @@ def test_whole_answer_with_thinking_and_tool_calls() -> None:
         (NotSupported("no"), 400, "invalid_request_error", None),
         (Busy("full", 2), 503, "api_error", "server_is_overloaded"),
         (EngineFailed("broken"), 502, "api_error", None),
+        (EngineHung("silent"), 504, "api_error", None),
         (MgrError("internal"), 500, "api_error", None),
     ],
 )

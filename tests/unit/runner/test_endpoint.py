@@ -1,9 +1,12 @@
+import errno
+import fcntl
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from daemon.errors import Misconfigured
@@ -145,3 +148,128 @@ def test_no_place_for_a_temporary_folder(base: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tempfile, "tempdir", str(base / "none"))
     with pytest.raises(Misconfigured, match=r"no temporary folder .*: No such file .*; set MGR_RUN_DIR"):
         RunDirectory.open(None)
+
+
+def left_behind(base: Path, name: str = "mgr-run-abcdefgh") -> Path:
+    """The folder of a daemon that was killed: no lock holds it."""
+    folder = base / name
+    folder.mkdir(0o700)
+    (folder / "01234567.sock").touch()
+    return folder
+
+
+def test_what_a_dead_daemon_left_is_removed_by_the_next(temporary: Path) -> None:
+    dead = left_behind(temporary)
+    directory = RunDirectory.open(None)
+    assert not dead.exists()
+    assert [*temporary.iterdir()] == [directory.path]
+    directory.close()
+
+
+def test_what_a_living_daemon_uses_is_left_alone(temporary: Path) -> None:
+    living = RunDirectory.open(None)
+    living.endpoint().socket.touch()
+    before = sorted(living.path.iterdir())
+    RunDirectory.open(None).close()
+    assert sorted(living.path.iterdir()) == before
+    living.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["mgr-abcdefgh", "mgr-run-abcdefghi", "mgr-run-ABCDEFGH", "mgr-run-x", "other"]
+)
+def test_a_folder_of_another_name_is_left_alone(temporary: Path, name: str) -> None:
+    other = left_behind(temporary, name)
+    RunDirectory.open(None).close()
+    assert (other / "01234567.sock").exists()
+
+
+def test_a_folder_that_others_can_enter_is_left_alone(temporary: Path) -> None:
+    other = left_behind(temporary)
+    other.chmod(0o750)
+    RunDirectory.open(None).close()
+    assert (other / "01234567.sock").exists()
+
+
+def test_a_folder_of_another_user_is_left_alone(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = left_behind(temporary)
+    monkeypatch.setattr(os, "geteuid", lambda: other.stat().st_uid + 1)
+    with pytest.raises(Misconfigured):
+        RunDirectory.open(None)
+    assert (other / "01234567.sock").exists()
+
+
+def test_a_link_is_neither_removed_nor_followed(temporary: Path) -> None:
+    real = left_behind(temporary, "real")
+    (temporary / "mgr-run-abcdefgh").symlink_to(real)
+    RunDirectory.open(None).close()
+    assert (temporary / "mgr-run-abcdefgh").is_symlink()
+    assert (real / "01234567.sock").exists()
+
+
+def test_where_nothing_can_be_locked_nothing_is_removed(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    dead = left_behind(temporary)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    RunDirectory.open(None).close()
+    assert dead.exists()
+
+
+def test_a_folder_that_was_removed_before_it_was_locked_is_made_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another daemon's start came between."""
+    lock = fcntl.flock
+    removed: list[Path] = []
+
+    def late(fd: int, operation: int) -> None:
+        if not removed:
+            removed.extend(temporary.glob("mgr-run-*"))
+            removed[0].rmdir()
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    directory = RunDirectory.open(None)
+    assert directory.path.is_dir()
+    RunDirectory.open(None).close()
+    assert directory.path.is_dir()
+    directory.close()
+
+
+def test_a_folder_that_was_cleaned_away_is_locked_again(temporary: Path) -> None:
+    directory = RunDirectory.open(None)
+    directory.path.rmdir()
+    directory.check()
+    RunDirectory.open(None).close()
+    assert directory.path.is_dir()
+    directory.close()
+
+
+def test_dead_sockets_in_a_folder_that_was_given_are_removed(base: Path) -> None:
+    folder = left_behind(base, "run")
+    others = [folder / name for name in ("file", "other.sock", "0123456.sock", "01234567.sock.txt")]
+    for other in others:
+        other.touch()
+    first = RunDirectory.open(folder)
+    assert sorted(folder.iterdir()) == sorted(others)
+    used = first.endpoint().socket
+    used.touch()
+    second = RunDirectory.open(folder)
+    assert used.exists()
+    first.close()
+    second.close()
+    RunDirectory.open(folder).close()
+    assert not used.exists()
+
+
+def test_a_closed_directory_holds_no_descriptor(base: Path) -> None:
+    before = psutil.Process().num_fds()
+    directory = RunDirectory.open(base / "run")
+    directory.check()
+    directory.close()
+    directory.close()
+    assert psutil.Process().num_fds() == before

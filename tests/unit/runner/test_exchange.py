@@ -247,3 +247,45 @@ async def test_cutting_it_closes_the_connection(how: str) -> None:
             await asyncio.wait({running})
         async with asyncio.timeout(60):
             await left.wait()
+
+
+@pytest.mark.parametrize(
+    ("body", "moved"),
+    [
+        (b'data: {"a": 1}\n\n', True),
+        (b"{}", True),
+        (b":\n\n", False),
+        (b": still here\n\n:\r\n\r\n", False),
+        (b':\n\ndata: {"a": 1}\n\n', True),
+    ],
+)
+async def test_a_comment_in_a_stream_is_no_progress(body: bytes, moved: bool) -> None:
+    exchange = Exchange(REQUEST, lambda body: None)
+    assert not exchange.moved()
+    async with serving(saying(HEAD + chunk(body) + END)) as socket:
+        await exchange.run(socket)
+    assert [exchange.moved(), exchange.moved()] == [moved, False]
+
+
+async def test_an_engine_is_not_to_blame_while_the_taker_is_behind() -> None:
+    begun, catch_up = asyncio.Event(), asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(b"a"))
+        await reader.read()
+
+    async def wait() -> None:
+        begun.set()
+        await catch_up.wait()
+
+    exchange = Exchange(REQUEST, lambda body: wait())
+    async with serving(script) as socket:
+        running = asyncio.create_task(exchange.run(socket))
+        await begun.wait()
+        assert [exchange.moved(), exchange.moved()] == [True, True]
+        catch_up.set()
+        async with asyncio.timeout(60):
+            while exchange.moved():
+                await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait({running})

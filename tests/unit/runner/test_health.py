@@ -19,8 +19,18 @@ def test_anything_that_moves_renews_the_limit() -> None:
     ]
     for now, sample in zip(range(5, 30, 5), moves, strict=False):
         assert not watch.stalled(sample, now)
-    assert not watch.stalled(moves[-1], 25)
-    assert watch.stalled(moves[-1], 25.1)
+    assert not watch.stalled(moves[-1], 22)
+    assert not watch.stalled(moves[-1], 24.4)
+    assert watch.stalled(moves[-1], 25)
+
+
+def test_a_time_in_which_nobody_looked_does_not_fail_a_start() -> None:
+    """A daemon that was stopped by a signal for an hour looks again."""
+    watch = StallWatch(limit=5, now=0)
+    assert not watch.stalled(STILL, 0)
+    assert not watch.stalled(STILL, 3600)
+    assert not watch.stalled(STILL, 3602)
+    assert watch.stalled(STILL, 3602.5)
 
 
 @pytest.mark.parametrize(("elapsed", "pause"), [(0, 0.005), (0.3, 0.009), (5, 0.15), (600, 0.25)])

@@ -23,7 +23,7 @@ from daemon.chat import (
     TextDelta,
     Usage,
 )
-from daemon.errors import EngineFailed, EngineGone, MgrError, PromptTooLong
+from daemon.errors import EngineFailed, EngineGone, EngineHung, EngineSilent, Kind, MgrError, PromptTooLong
 from daemon.framing import sse
 from daemon.runner.endpoint import Endpoint
 from daemon.runner.upstream import Upstream
@@ -78,7 +78,14 @@ class Asked:
     def __init__(self, socket: Path) -> None:
         self.pieces: list[Piece] = []
         self.lost: list[bool] = []
-        self.upstream = Upstream(Endpoint(socket, "the-key"), self._lost)
+        self.now = 100.0
+        self.busy_at: list[float] = []
+        self.upstream = Upstream(
+            Endpoint(socket, "the-key"),
+            lambda: self.busy_at.append(self.now),
+            self._lost,
+            lambda: self.now,
+        )
 
     async def _lost(self, silent: bool) -> None:
         self.lost.append(silent)
@@ -307,3 +314,137 @@ async def test_where_images_stand_in_plain_text_the_engine_says_first() -> None:
     assert first.startswith(b"GET /props ")
     body = json.loads(second.partition(b"\r\n\r\n")[2])
     assert body["prompt"] == {"prompt_string": "<here>what?", "multimodal_data": ["aGk="]}
+
+
+class Held(Engine):
+    """Sends its answer in parts, each when it is told to, and only then hangs up. `/slots` is answered at once."""
+
+    def __init__(self, *parts: bytes) -> None:
+        super().__init__(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")
+        self._parts = parts
+        self._told = asyncio.Semaphore(0)
+        self.serving = 0
+
+    def go_on(self) -> None:
+        self._told.release()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving += 1
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.requests.append(head)
+        if head.startswith(b"GET"):
+            writer.write(self._answer)
+        else:
+            for part in self._parts:
+                await self._told.acquire()
+                if not writer.is_closing():
+                    writer.write(part)
+        writer.close()
+        self.serving -= 1
+
+
+@asynccontextmanager
+async def held(*parts: bytes) -> AsyncIterator[tuple[Asked, Held]]:
+    engine = Held(*parts)
+    with TemporaryDirectory(prefix="mgr-") as folder:
+        socket = Path(folder) / "e.sock"
+        async with await asyncio.start_unix_server(engine.serve, socket):
+            yield Asked(socket), engine
+            while engine.serving:
+                engine.go_on()
+                await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_progress_is_told_while_something_is_asked() -> None:
+    async with held(HEAD + b"3\r\n:\n\n\r\n", chunk(text("a")), chunk(STOP, b"[DONE]") + END) as (
+        asked,
+        engine,
+    ):
+        upstream = asked.upstream
+        assert (upstream.busy, upstream.last_progress) == (False, None)
+        asked.now = 200
+        answer = asyncio.create_task(asked.answer())
+        await until(lambda: upstream.busy)
+        asked.now = 201
+        assert (upstream.last_byte, upstream.last_progress) == (100, 200)
+        engine.go_on()
+        engine.go_on()
+        await until(lambda: asked.pieces != [])
+        asked.now = 202
+        assert (upstream.last_byte, upstream.last_progress) == (202, 202)
+        asked.now = 203
+        assert (upstream.last_byte, upstream.last_progress) == (202, 202)
+        engine.go_on()
+        await answer
+        assert (upstream.last_byte, upstream.last_progress) == (203, None)
+
+
+async def test_what_one_request_got_is_progress_for_all() -> None:
+    async with held(HEAD + chunk(STOP, b"[DONE]") + END) as (asked, engine):
+        first, second = (asyncio.create_task(asked.answer()) for _ in range(2))
+        await until(lambda: len(engine.requests) == 2)
+        asked.now = 300
+        engine.go_on()
+        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        asked.now = 301
+        assert asked.upstream.last_progress == 300
+        assert asked.busy_at == [100]
+        engine.go_on()
+        await asyncio.gather(first, second)
+
+
+async def test_being_asked_whether_it_answers_is_no_work_and_no_progress() -> None:
+    async with held(b"") as (asked, _):
+        asked.now = 300
+        assert await asked.upstream.slots() == b"[]"
+        assert await asked.upstream.health() == 200
+        assert (asked.busy_at, asked.upstream.last_byte) == ([], 100)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (whole([{"id": 0, "n_decoded": 5}]), b'[{"id": 0, "n_decoded": 5}]'),
+        (whole({"error": {}}, b"501 X"), b""),
+        (b"", b""),
+        (b"x", b""),
+    ],
+)
+async def test_what_an_engine_says_of_its_slots(answer: bytes, said: bytes) -> None:
+    async with asking(answer) as (asked, engine):
+        assert await asked.upstream.slots() == said
+    assert engine.requests[0].startswith(b"GET /slots HTTP/1.1\r\n")
+
+
+async def test_who_waits_for_a_hung_engine_gets_a_timeout_and_another_is_asked_where_nothing_came() -> None:
+    async with held(HEAD + chunk(text("a")), b"") as (asked, engine):
+        begun = asyncio.create_task(asked.answer())
+        await until(lambda: asked.upstream.busy)
+        engine.go_on()
+        await until(lambda: asked.pieces != [])
+        silent = asyncio.create_task(asked.answer())
+        await until(lambda: len(engine.requests) == 2)
+        asked.upstream.close("it hung", hung=True)
+        with pytest.raises(EngineHung, match="it hung") as with_bytes:
+            await begun
+        with pytest.raises(EngineSilent, match="it hung") as without:
+            await silent
+    assert not isinstance(with_bytes.value, EngineGone)
+    assert isinstance(without.value, EngineGone)
+    assert with_bytes.value.kind is without.value.kind is Kind.TIMEOUT
+
+
+async def test_the_first_reason_to_close_is_the_one_that_is_told() -> None:
+    async with held(b"") as (asked, engine):
+        running = asyncio.create_task(asked.answer())
+        await until(lambda: engine.requests != [])
+        asked.upstream.close("it hung", hung=True)
+        asked.upstream.close("")
+        with pytest.raises(EngineSilent, match="it hung"):
+            await running

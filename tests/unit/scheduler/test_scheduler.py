@@ -25,6 +25,8 @@ class FakeRunner:
         self.on_exit = on_exit
         self.pid = 1
         self.engine: str | None = "b1"
+        self.stage: str | None = None
+        self.last_progress: float | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.aborted = False
         self.stuck = False
@@ -430,3 +432,16 @@ async def test_a_batch_lets_others_keep_their_model_for_longer() -> None:
     await settle()
     world.runners[-1].ready.set_result(None)
     (await batch).release()
+
+
+async def test_a_decision_that_is_late_is_seen() -> None:
+    world = World()
+    lease = await world.loaded("a")
+    waits = world.asking("b")
+    await settle()
+    assert world.scheduler.troubles() == []
+    world.now += 17  # its patience was over after 10 s, and nothing decided
+    world.runners[0].last_progress = 0.0
+    assert world.scheduler.troubles() == ["the scheduler is 7 s late"]
+    waits.cancel()
+    lease.release()
