@@ -12,6 +12,7 @@ MgrError
 ├── BodyTooLarge
 ├── Busy                      queue or slots are full, or the wait was too long; try again later
 ├── LoadFailed                the engine did not start
+│   └── OutOfMemory           ... because there was not enough memory: there may be, once others have gone
 ├── EngineFailed              the engine broke or refused after it had started
 │   ├── EngineGone            ... before it answered at all: another one may be asked
 │   └── EngineHung            it ran, sent nothing, and was ended
@@ -131,6 +132,10 @@ class LoadFailed(MgrError):
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
+
+
+class OutOfMemory(LoadFailed):
+    """The engine asked for memory that was not there."""
 
 
 class EngineFailed(MgrError):

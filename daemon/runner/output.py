@@ -57,10 +57,11 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a start failed. `permanent`: the same start would fail again."""
+    """Why a start failed. `permanent`: the same start would fail again; `memory`: it may not, with more memory."""
 
     sentence: str
     permanent: bool
+    memory: bool = False
 
 
 _OUT_OF_MEMORY = "|".join(
@@ -82,7 +83,7 @@ _CANNOT_LOAD = "error loading model|failed to load model|load_model: failed"
 
 # The most telling first: an engine that is out of memory also says that it failed to load the model.
 _CAUSES: Sequence[tuple[str, Cause]] = (
-    (_OUT_OF_MEMORY, Cause("there is not enough memory for it", permanent=False)),
+    (_OUT_OF_MEMORY, Cause("there is not enough memory for it", permanent=False, memory=True)),
     (
         "unknown model architecture",
         Cause("this engine does not know the model's architecture", permanent=True),

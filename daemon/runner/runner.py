@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from daemon.chat import Done, Sink, TokenRequest
-from daemon.errors import EngineFailed, EngineGone, EngineHung, LoadFailed, MgrError, Misconfigured
+from daemon.errors import (
+    EngineFailed,
+    EngineGone,
+    EngineHung,
+    LoadFailed,
+    MgrError,
+    Misconfigured,
+    OutOfMemory,
+)
 from daemon.runner import health, progress
 from daemon.runner.calls import Calls
 from daemon.runner.endpoint import Endpoint, RunDirectory
@@ -167,7 +175,8 @@ class Runner(Calls):
         cause = classify(lines)
         reason = f"{cause.sentence}; {error.message}" if cause else error.message
         said = quote(lines)
-        return LoadFailed(
+        failure = OutOfMemory if cause and cause.memory else LoadFailed
+        return failure(
             f"model '{self.launch.alias}' could not be loaded: {reason}"
             + (f". The engine's last lines:\n{said}" if said else ""),
             permanent=cause.permanent if cause else error.permanent,

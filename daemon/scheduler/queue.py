@@ -153,9 +153,9 @@ class _Decision:
             yield from self._place(line)
 
     def _place(self, line: Line) -> Iterator[Action]:
-        plans = line.demand.plans
+        plans = line.demand.plans if line.key not in self._state.alone else line.demand.plans[-1:]
         if not self._room_is_kept:
-            plan = next((plan for plan in plans if not self._lacks(plan.takes)), None)
+            plan = next((plan for plan in plans if not self._lacks(self._wants(line, plan))), None)
             if plan is not None:
                 self._take(plan.takes)
                 self._starting[line.key] = line.wish
@@ -168,7 +168,13 @@ class _Decision:
         elif self._room_is_kept:
             return
         else:
-            yield from self._make_room(line, least.takes)
+            yield from self._make_room(line, self._wants(line, least))
+
+    def _wants(self, line: Line, plan: Plan) -> Amounts:
+        """All of the memory, where the estimate turned out to be too small: then everybody else goes first."""
+        if line.key not in self._state.alone:
+            return plan.takes
+        return {pool: n if pool == ENGINES else self._usable.get(pool, n) for pool, n in plan.takes.items()}
 
     def _make_room(self, line: Line, takes: Amounts) -> Iterator[Action]:
         """Room that comes by itself, else that of idle models; for a patient line also that of busy ones, later."""

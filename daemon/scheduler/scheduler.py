@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from daemon.chat import LoadOptions
-from daemon.errors import EngineFailed, LoadFailed, MgrError
+from daemon.errors import EngineFailed, LoadFailed, MgrError, OutOfMemory
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
 from daemon.scheduler.alternation import Alternation
+from daemon.scheduler.breaker import Key
 from daemon.scheduler.fairness import Caller, smoothed
 from daemon.scheduler.placement import Defaults, grown, launch
 from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
@@ -333,17 +334,18 @@ class Scheduler:
         try:
             await runner.ensure_ready()
         except MgrError as error:
-            entry.phase, entry.error = Phase.FAILED, error
-            if runner.engine is not None:  # or else it is not the model's fault
-                self._state.breakers.failed(start, self._clock(), error)
+            entry.phase = Phase.FAILED
+            if not (isinstance(error, OutOfMemory) and self._makes_room_for(entry.key)):
+                entry.error = error
+                self._count_failure(start, runner, error)
         except Exception:
             log.exception("%s: the load failed in an unforeseen way", runner.launch.alias)
-            entry.phase, entry.error = (
-                Phase.FAILED,
-                LoadFailed("the model could not be loaded; see mgr's log"),
-            )
+            entry.phase = Phase.FAILED
+            entry.error = LoadFailed("the model could not be loaded; see mgr's log")
+            self._state.breakers.stopped(start, self._clock())
         else:
             entry.phase = Phase.READY
+            self._state.alone.discard(entry.key)
             entry.ready_at = entry.last_used = self._clock()
             entry.load_seconds = entry.ready_at - started
             entry.expires_at = keepalive.expires_at(entry.ready_at, entry.keep_alive)
@@ -351,6 +353,22 @@ class Scheduler:
         if entry.error is not None:
             log.error("%s", entry.error)
         self._decide()
+
+    def _makes_room_for(self, key: str) -> bool:
+        """It ran out of memory: once, it is tried again when all others have gone that can."""
+        if key in self._state.alone or len(self._state.loaded) == 1:
+            self._state.alone.discard(key)
+            return False
+        log.warning("%s: there was not enough memory; it is tried again without others", key)
+        self._state.alone.add(key)
+        return True
+
+    def _count_failure(self, start: Key, runner: Runner, error: MgrError) -> None:
+        """Without any engine it is not the model's fault."""
+        if runner.engine is None:
+            self._state.breakers.stopped(start, self._clock())
+        else:
+            self._state.breakers.failed(start, self._clock(), error)
 
     async def _stop(self, key: str, reason: str) -> None:
         handle = self._handles[key]

@@ -223,6 +223,7 @@ class State:
     lines: dict[Wish, Line] = field(default_factory=dict)
     waiting: dict[int, Waiter] = field(default_factory=dict)  # in the order of arrival
     arrivals: list[int] = field(default_factory=list)  # who joined since the last decision
+    alone: set[str] = field(default_factory=set)  # models that ran out of memory beside others
     turns: dict[str, Turns] = field(default_factory=dict)  # of those who wait for a model, or have it
     closing: bool = False
 

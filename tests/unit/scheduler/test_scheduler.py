@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daemon.chat import LoadOptions
-from daemon.errors import Busy, EngineFailed, LoadFailed
+from daemon.errors import Busy, EngineFailed, LoadFailed, OutOfMemory
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit
 from daemon.scheduler.fairness import Caller
 from daemon.scheduler.placement import Defaults, plans
 from daemon.scheduler.scheduler import Lease, Scheduler
-from daemon.scheduler.state import ENGINES, NOBODY, Amounts, Limits, Phase, Plan, Weights
+from daemon.scheduler.state import ENGINES, NOBODY, RAM, Amounts, Limits, Phase, Plan, Weights
 
 
 class FakeRunner:
@@ -50,15 +51,16 @@ class FakeAccounts:
 
     defaults = Defaults(window=4096, slots=2, keep_alive=300)
 
-    def __init__(self, loaded: int) -> None:
-        self._loaded = loaded
+    def __init__(self, capacity: Amounts) -> None:
+        self._capacity = capacity
         self.measured: list[int] = []
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
-        return plans(weights, window, self.defaults, None, None)
+        [plan] = plans(weights, window, replace(self.defaults, slots=2), None, None)
+        return (replace(plan, takes={ENGINES: 1, RAM: 100}),)
 
     def capacity(self, engines: Iterable[int]) -> Amounts:
-        return {ENGINES: self._loaded}
+        return self._capacity
 
     async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
         self.measured.append(launch.window)
@@ -69,11 +71,12 @@ class World:
         self, *, loaded: int = 1, queue: int = 10, waiting: int = 10, wait_timeout: float = 600
     ) -> None:
         self.now = 0.0
+        self.capacity = {ENGINES: loaded}
         self.runners: list[FakeRunner] = []
         self.scheduler = Scheduler(
             self._make,  # type: ignore[arg-type]
             Limits(queue, waiting, residence=0.0),
-            FakeAccounts(loaded),
+            FakeAccounts(self.capacity),
             wait_timeout,
             clock=lambda: self.now,
         )
@@ -445,3 +448,20 @@ async def test_a_decision_that_is_late_is_seen() -> None:
     assert world.scheduler.troubles() == ["the scheduler is 7 s late"]
     waits.cancel()
     lease.release()
+
+
+async def test_a_model_that_ran_out_of_memory_is_tried_once_more_without_others() -> None:
+    world = World(loaded=3)
+    (await world.loaded("a")).release()
+    (await world.loaded("b")).release()
+    world.capacity["RAM"] = 1000
+    asked = world.asking("c")
+    await settle()
+    world.runners[2].ready.set_exception(OutOfMemory("there is not enough memory for it"))
+    await settle()
+    assert [runner.stopped for runner in world.runners[:2]] == [["its place is needed"]] * 2
+    assert world.phases() == {"c": Phase.LOADING}
+    world.runners[3].ready.set_exception(OutOfMemory("there is not enough memory for it"))
+    with pytest.raises(OutOfMemory):
+        await asked
+    assert world.phases() == {}
