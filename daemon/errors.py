@@ -2,7 +2,8 @@
 
 MgrError
 ├── InvalidRequest            the request is wrong; saying it again will not help
-│   └── PromptTooLong         ... because it does not fit the window
+│   ├── PromptTooLong         ... because it does not fit the window
+│   └── Poisonous             ... because engines crash on it
 ├── NotSupported              understood, and not built
 ├── Unauthorized              no key, or a wrong one
 ├── Forbidden                 refused by policy (host, origin, path)
@@ -15,6 +16,7 @@ MgrError
 │   └── OutOfMemory           ... because there was not enough memory: there may be, once others have gone
 ├── EngineFailed              the engine broke or refused after it had started
 │   ├── EngineGone            ... before it answered at all: another one may be asked
+│   ├── EngineDied            it ended by itself, or was killed
 │   └── EngineHung            it ran, sent nothing, and was ended
 │       └── EngineSilent      ... before it answered at all (an EngineGone, too)
 ├── BadModel                  the file is not a model that can be used
@@ -33,6 +35,7 @@ from typing import ClassVar
 class Kind(StrEnum):
     INVALID = "invalid"
     TOO_LONG = "too_long"
+    POISON = "poison"
     NOT_SUPPORTED = "not_supported"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
@@ -79,6 +82,12 @@ class PromptTooLong(InvalidRequest):
         )
         self.needed = needed
         self.available = available
+
+
+class Poisonous(InvalidRequest):
+    """Engines crashed on this request, so it is not given to another."""
+
+    kind = Kind.POISON
 
 
 class NotSupported(MgrError):
@@ -144,6 +153,14 @@ class EngineFailed(MgrError):
 
 class EngineGone(EngineFailed):
     pass
+
+
+class EngineDied(EngineFailed):
+    """`crashed`: by a fault of its own, as far as can be told, and not because somebody killed it."""
+
+    def __init__(self, message: str, *, crashed: bool) -> None:
+        super().__init__(message)
+        self.crashed = crashed
 
 
 class EngineHung(EngineFailed):

@@ -33,6 +33,7 @@ from daemon.framing import to_json
 STATUS: Mapping[Kind, int] = {
     Kind.INVALID: 400,
     Kind.TOO_LONG: 400,
+    Kind.POISON: 422,
     Kind.NOT_SUPPORTED: 501,
     Kind.UNAUTHORIZED: 401,
     Kind.FORBIDDEN: 403,
@@ -57,6 +58,7 @@ SDK_STATUS: Mapping[Kind, int] = {**STATUS, Kind.NOT_SUPPORTED: 400}
 ERROR_TYPES: Mapping[Kind, str] = {
     Kind.INVALID: "invalid_request_error",
     Kind.TOO_LONG: "invalid_request_error",
+    Kind.POISON: "invalid_request_error",
     Kind.NOT_SUPPORTED: "invalid_request_error",
     Kind.CONFLICT: "invalid_request_error",
     Kind.TOO_LARGE: "invalid_request_error",

@@ -53,7 +53,7 @@ async def answer(services: Services, dialect: Dialect, request: TokenRequest, si
 async def _leased(
     services: Services, model: Model, request: TokenRequest, sink: Sink, started: float
 ) -> Done:
-    async with services.lease(weights(model), request.load, request.keep_alive) as lease:
+    async with services.lease(weights(model), request.load, request.keep_alive, request) as lease:
         done = await answered(lease.runner, model, request, sink)
         # These times only this side of the engine knows.
         total = time.monotonic() - started

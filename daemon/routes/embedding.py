@@ -22,7 +22,7 @@ async def embed(services: Services, dialect: Dialect, request: EmbedRequest, cre
     model = await find(services, request.model)
     _, load = ollama.read_options(model.params)
     target = weights(model, purpose_of(request, model))
-    async with services.lease(target, request.load.over(load), request.keep_alive) as lease:
+    async with services.lease(target, request.load.over(load), request.keep_alive, request) as lease:
         made = await _embedded(lease.runner, request)
         waited = lease.waited
     vectors = tuple(normal(vector, request.dimensions) for vector in made.vectors)
@@ -63,7 +63,7 @@ async def rerank(services: Services, dialect: Dialect, request: RerankRequest, c
         )
     _, load = ollama.read_options(model.params)
     target = weights(model, purpose_of(request, model))
-    async with services.lease(target, request.load.over(load), request.keep_alive) as lease:
+    async with services.lease(target, request.load.over(load), request.keep_alive, request) as lease:
         ranking = await lease.runner.rerank(request.query, request.documents)
     best = sorted(ranking.scores, key=lambda score: -score[1])[: request.top]
     return dialect.ranked(request, Ranking(tuple(best), ranking.tokens), created)

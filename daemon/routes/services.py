@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Scope
 
+from daemon import chat
 from daemon.chat import LoadOptions
 from daemon.engines.watch import EngineWatch
 from daemon.errors import BodyTooLarge
@@ -36,10 +37,14 @@ class Services:
         return replace(self, caller=Caller(*scope[CALLER]))
 
     def lease(
-        self, weights: Weights, options: LoadOptions, keep_alive: float | None
+        self,
+        weights: Weights,
+        options: LoadOptions,
+        keep_alive: float | None,
+        request: chat.Request | None = None,
     ) -> AbstractAsyncContextManager[Lease]:
         """See Scheduler.lease."""
-        return self.scheduler.lease(weights, options, keep_alive, self.caller)
+        return self.scheduler.lease(weights, options, keep_alive, self.caller, request)
 
 
 async def read_body(request: Request) -> bytes:

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from daemon.chat import Done, Sink, TokenRequest
 from daemon.errors import (
+    EngineDied,
     EngineFailed,
     EngineGone,
     EngineHung,
@@ -191,11 +193,9 @@ class Runner(Calls):
         self._move(Transition.EXITED)
         if was_ready:
             log.error("%s: the engine ended with %s", self.launch.alias, _described(status))
-            self._on_exit(
-                EngineHung(self._hung)
-                if self._hung
-                else EngineFailed(f"the engine ended with {_described(status)}")
-            )
+            killed = -status in (signal.SIGKILL, signal.SIGTERM)
+            died = EngineDied(f"the engine ended with {_described(status)}", crashed=not killed)
+            self._on_exit(EngineHung(self._hung) if self._hung else died)
             await self._release()
         return status
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from daemon.chat import Request
-from daemon.errors import InvalidRequest
+from daemon.errors import Poisonous
 
 PROOF = 2  # marks
 REMEMBERED_SECONDS = 600.0
@@ -81,11 +81,11 @@ class Poison:
         self._forget(now)
         return fingerprint in self._suspects
 
-    def refusal(self, fingerprint: bytes, now: float) -> InvalidRequest | None:
+    def refusal(self, fingerprint: bytes, now: float) -> Poisonous | None:
         suspect = self._suspects.get(fingerprint)
         if suspect is None or not suspect.is_proven or now >= suspect.until:
             return None
-        return InvalidRequest(
+        return Poisonous(
             f"this request is refused for another {math.ceil(suspect.until - now)} s, as the engine crashed on it "
             "repeatedly; change the request, or use another model"
         )

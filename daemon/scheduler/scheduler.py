@@ -10,11 +10,11 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from daemon.chat import LoadOptions
-from daemon.errors import EngineFailed, LoadFailed, MgrError, OutOfMemory
+from daemon.chat import LoadOptions, Request
+from daemon.errors import EngineDied, EngineFailed, LoadFailed, MgrError, OutOfMemory
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.scheduler import keepalive
@@ -22,9 +22,11 @@ from daemon.scheduler.alternation import Alternation
 from daemon.scheduler.breaker import Key
 from daemon.scheduler.fairness import Caller, smoothed
 from daemon.scheduler.placement import Defaults, grown, launch
+from daemon.scheduler.poison import Poison, fingerprint
 from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
 from daemon.scheduler.state import (
     NOBODY,
+    RAM,
     Amounts,
     Demand,
     Limits,
@@ -59,16 +61,19 @@ class Accounts(Protocol):
 class Lease:
     """The right to ask one loaded model one thing. The model stays for as long as it is held."""
 
-    def __init__(self, runner: Runner, waited: float, release: Callable[[], None]) -> None:
+    def __init__(
+        self, runner: Runner, request: Request | None, waited: float, release: "Callable[[Lease], None]"
+    ) -> None:
         self.runner = runner
+        self.request = request  # what the engine is asked
         self.waited = waited  # seconds until it was granted
-        self._release: Callable[[], None] | None = release
+        self._release: Callable[[Lease], None] | None = release
 
     def release(self) -> None:
         """Gives it back; more than once does nothing."""
         release, self._release = self._release, None
         if release is not None:
-            release()
+            release(self)
 
 
 @dataclass(slots=True)
@@ -78,6 +83,7 @@ class _Handle:
     demand: Demand
     runner: Runner
     load: "asyncio.Task[None]"
+    leases: set[Lease] = field(default_factory=set)
     measured: bool = False
 
 
@@ -97,6 +103,7 @@ class Scheduler:
         self._wait_timeout = wait_timeout
         self._clock = clock
         self._state = State(limits, {})
+        self._poison = Poison()
         self._alternation = Alternation()
         self._grown: dict[str, int] = {}  # windows that a loaded model turned out to be too small for
         self._handles: dict[str, _Handle] = {}
@@ -111,15 +118,27 @@ class Scheduler:
 
     @asynccontextmanager
     async def lease(
-        self, weights: Weights, options: LoadOptions, keep_alive: float | None, caller: Caller = NOBODY
+        self,
+        weights: Weights,
+        options: LoadOptions,
+        keep_alive: float | None,
+        caller: Caller = NOBODY,
+        request: Request | None = None,
     ) -> AsyncIterator[Lease]:
         """A loaded model for one request, waited for if need be. Cancelling the wait leaves no trace.
 
-        Raises Busy when the queue is full or the wait too long, LoadFailed when the model cannot be loaded.
+        Raises Busy when the queue is full or the wait too long, LoadFailed when the model cannot be loaded, Poisonous
+        when engines crashed on this request.
         """
-        lease = await self._acquire(weights, options, keep_alive, caller)
+        if request is not None and self._poison:
+            refusal = self._poison.refusal(fingerprint(weights.key, request), self._clock())
+            if refusal is not None:
+                raise refusal
+        lease = await self._acquire(weights, options, keep_alive, caller, request)
         try:
             yield lease
+            if request is not None and self._poison:
+                self._poison.answered(fingerprint(weights.key, request))
         finally:
             lease.release()
 
@@ -184,14 +203,20 @@ class Scheduler:
     # ---- requests
 
     async def _acquire(
-        self, weights: Weights, options: LoadOptions, keep_alive: float | None, caller: Caller
+        self,
+        weights: Weights,
+        options: LoadOptions,
+        keep_alive: float | None,
+        caller: Caller,
+        request: Request | None = None,
     ) -> Lease:
         now = self._clock()
         ticket = next(self._tickets)
         demand = self._demand(weights, options)
         grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._grants[ticket] = grant
-        self._state.join(Waiter(ticket, demand, now, now + self._wait_timeout, keep_alive, caller))
+        deadline = now + self._wait_timeout
+        self._state.join(Waiter(ticket, demand, now, deadline, keep_alive, caller, request))
         try:
             self._decide()
             return await grant
@@ -232,7 +257,7 @@ class Scheduler:
 
     def _measure(self, entry: Loaded) -> None:
         """Once for each engine, when it has answered for the first time."""
-        handle = self._handles.get(entry.key)
+        handle = self._handles.get(entry.key) if self._state.loaded.get(entry.key) is entry else None
         if handle is not None and not handle.measured and handle.runner.pid is not None:
             handle.measured = True
             demand, runner = handle.demand, handle.runner
@@ -304,8 +329,14 @@ class Scheduler:
         entry.last_used = now
         entry.expires_at = None
         entry.keep_alive = keepalive.after_use(entry.keep_alive, waiter.keep_alive)
-        runner = self._handles[entry.key].runner
-        lease = Lease(runner, now - waiter.since, lambda: self._give_back(entry, waiter.caller, now))
+        handle = self._handles[entry.key]
+
+        def release(lease: Lease) -> None:
+            handle.leases.discard(lease)
+            self._give_back(entry, waiter.caller, now)
+
+        lease = Lease(handle.runner, waiter.request, now - waiter.since, release)
+        handle.leases.add(lease)
         self._grants[ticket].set_result(lease)
 
     def _start(self, demand: Demand, plan: Plan, now: float) -> None:
@@ -336,7 +367,7 @@ class Scheduler:
         except MgrError as error:
             entry.phase = Phase.FAILED
             if not (isinstance(error, OutOfMemory) and self._makes_room_for(entry.key)):
-                entry.error = error
+                entry.error = self._with_numbers(entry, error)
                 self._count_failure(start, runner, error)
         except Exception:
             log.exception("%s: the load failed in an unforeseen way", runner.launch.alias)
@@ -363,6 +394,16 @@ class Scheduler:
         self._state.alone.add(key)
         return True
 
+    def _with_numbers(self, entry: Loaded, error: MgrError) -> MgrError:
+        needed, there = entry.plan.takes.get(RAM), self._state.capacity.get(RAM)
+        if isinstance(error, OutOfMemory) and needed is not None and there is not None:
+            gib = 1024**3
+            error.message += (
+                f"\nAbout {needed / gib:.1f} GiB of RAM were expected to be needed; "
+                f"{there / gib:.1f} GiB are there for models."
+            )
+        return error
+
     def _count_failure(self, start: Key, runner: Runner, error: MgrError) -> None:
         """Without any engine it is not the model's fault."""
         if runner.engine is None:
@@ -387,10 +428,23 @@ class Scheduler:
         self._decide()
 
     def _exited(self, entry: Loaded, error: MgrError) -> None:
-        if entry.phase is Phase.READY:
-            self._state.breakers.died(self._handles[entry.key].demand.start, self._clock(), error)
-            self._remove(entry.key)
-            self._decide()
+        if entry.phase is not Phase.READY:
+            return
+        now, breakers, handle = self._clock(), self._state.breakers, self._handles[entry.key]
+        if guilty := self._blamed(handle, error, now):
+            breakers.pardon(entry.key, now, guilty)
+            breakers.stopped(handle.demand.start, now)
+        else:
+            breakers.died(handle.demand.start, now, error)
+        self._remove(entry.key)
+        self._decide()
+
+    def _blamed(self, handle: _Handle, error: MgrError, now: float) -> tuple[float, ...]:
+        """The moments of the crashes that requests are to blame for, this one included; see `poison.py`."""
+        if isinstance(error, EngineDied) and not error.crashed:
+            return ()
+        asked = [lease.request for lease in handle.leases if lease.request is not None]
+        return self._poison.crashed([fingerprint(handle.demand.key, request) for request in asked], now)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         task = asyncio.create_task(work, name=name)

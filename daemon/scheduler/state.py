@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
-from daemon.chat import LoadOptions
+from daemon.chat import LoadOptions, Request
 from daemon.errors import MgrError
 from daemon.scheduler.breaker import Breakers, Key
 from daemon.scheduler.fairness import BATCH_PATIENCE, Caller, Turns
@@ -159,6 +159,7 @@ class Waiter:
     deadline: float
     keep_alive: float | None = None
     caller: Caller = NOBODY
+    request: Request | None = field(default=None, compare=False, repr=False)
 
 
 class Line:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from daemon.chat import LoadOptions
-from daemon.errors import Busy, EngineFailed, LoadFailed, OutOfMemory
+from daemon.chat import CompletionRequest, LoadOptions, Request
+from daemon.errors import Busy, EngineDied, EngineFailed, LoadFailed, OutOfMemory, Poisonous
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit
 from daemon.scheduler.fairness import Caller
@@ -44,6 +44,10 @@ class FakeRunner:
         self.stopped.append(reason)
         if self.stuck:
             raise EngineFailed("process 1 does not end")
+
+
+def weights(name: str) -> Weights:
+    return Weights(name, Path(name), name, trained_window=8192)
 
 
 class FakeAccounts:
@@ -86,11 +90,16 @@ class World:
         return self.runners[-1]
 
     async def ask(
-        self, name: str, keep_alive: float | None = None, caller: Caller = NOBODY, **options: Any
+        self,
+        name: str,
+        keep_alive: float | None = None,
+        caller: Caller = NOBODY,
+        request: Request | None = None,
+        **options: Any,
     ) -> Lease:
         """A lease that is held until it is released by hand."""
-        weights = Weights(name, Path(name), name, trained_window=8192)
-        return await self.scheduler._acquire(weights, LoadOptions(**options), keep_alive, caller)
+        wanted, given = weights(name), LoadOptions(**options)
+        return await self.scheduler._acquire(wanted, given, keep_alive, caller, request)
 
     def asking(self, name: str, **more: Any) -> "asyncio.Task[Lease]":
         return asyncio.create_task(self.ask(name, **more))
@@ -462,6 +471,47 @@ async def test_a_model_that_ran_out_of_memory_is_tried_once_more_without_others(
     assert [runner.stopped for runner in world.runners[:2]] == [["its place is needed"]] * 2
     assert world.phases() == {"c": Phase.LOADING}
     world.runners[3].ready.set_exception(OutOfMemory("there is not enough memory for it"))
-    with pytest.raises(OutOfMemory):
+    world.capacity[RAM] = 1024**3
+    with pytest.raises(OutOfMemory) as failure:
         await asked
+    assert failure.value.message.endswith(
+        "0.0 GiB of RAM were expected to be needed; 1.0 GiB are there for models."
+    )
     assert world.phases() == {}
+
+
+async def test_a_request_that_engines_crash_on_is_refused_and_its_model_is_not() -> None:
+    world = World()
+    poison = CompletionRequest(model="a", prompt="boom")
+    lease = world.scheduler.lease
+    for _ in range(2):
+        asking = asyncio.create_task(world.ask("a", request=poison))
+        await settle()
+        world.runners[-1].ready.set_result(None)
+        held = await asking
+        world.runners[-1].on_exit(EngineDied("the engine ended with signal 11", crashed=True))
+        held.release()
+        world.now += 1
+    with pytest.raises(Poisonous, match="refused for another 599 s, as the engine crashed on it repeatedly"):
+        async with lease(weights("a"), LoadOptions(), None, request=poison):
+            pass
+    # Nothing is held against the model: it starts at once.
+    (await world.loaded("a")).release()
+    (await world.ask("a", request=replace(poison, prompt="harmless"))).release()
+
+
+async def test_an_engine_that_somebody_killed_makes_nobody_a_suspect() -> None:
+    world = World()
+    asked = CompletionRequest(model="a", prompt="hi")
+    for _ in range(2):
+        asking = asyncio.create_task(world.ask("a", request=asked))
+        await settle()
+        world.runners[-1].ready.set_result(None)
+        held = await asking
+        world.runners[-1].on_exit(EngineDied("the engine ended with signal 9", crashed=False))
+        held.release()
+        world.now += 5
+    asking = asyncio.create_task(world.ask("a", request=asked))
+    await settle()
+    world.runners[-1].ready.set_result(None)
+    (await asking).release()
