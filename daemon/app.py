@@ -99,6 +99,7 @@ def build(settings: Settings, search_path: str) -> Daemon:
             EngineWatch(engines),
             identity(),
             settings.default_model,
+            settings.drain_timeout,
         )
         app = application(services, policy)
         return Daemon(app, services, settings.drain_timeout, resources.pop_all())
@@ -109,7 +110,9 @@ def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineF
         stall, hang = settings.load_timeout, settings.hang_timeout
         return Runner(launch, engines, run_directory, stall, on_exit, hang)
 
-    limits = Limits(settings.max_queue, settings.max_waiting, settings.patience)
+    limits = Limits(
+        settings.max_queue, settings.max_waiting, settings.patience, recycle=settings.recycle_after
+    )
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)
     learned = Learned(settings.models / "mgr")
     ledger = Ledger(Machine({}), learned, defaults, settings.max_loaded_models)

@@ -233,6 +233,9 @@ class Settings:
     engines: Path = _setting(_path, _default_engines, "folder of the engines that were built, side by side")
     default_model: str = _setting(_text, "", "model for clients that ask for claude-*; empty is none")
     max_waiting: int = _setting(_count, 256, "requests that may wait for a slot of one loaded model")
+    recycle_after: float = _setting(
+        _limit, float("inf"), "service after which an idle engine is ended; -1 is never"
+    )
     drain_timeout: float = _setting(_drain, 5.0, "how long a stop waits for answers that are running")
     wait_timeout: float = _setting(_limit, 600.0, "longest wait of one request before its load; then 503")
     patience: float = _setting(_limit, 10.0, "how long a busy model may keep others waiting for its place")

@@ -108,7 +108,7 @@ async def _load(services: Services, dialect: Dialect, request: LoadRequest, crea
     model = await answering.find(services, request.model)
     target = weights(model, purpose_of(request, model))
     if request.keep_alive == 0:
-        services.scheduler.unload(target.model)
+        services.scheduler.unload(target.model, services.drain)
     else:
         _, load = ollama.read_options(model.params)
         async with services.lease(target, request.load.over(load), request.keep_alive):

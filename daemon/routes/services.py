@@ -22,7 +22,8 @@ from daemon.store.models import Store
 @dataclass(frozen=True, slots=True)
 class Services:
     """`identity` is how the command line tells this daemon from another server and finds its process;
-    `default_model` is what a client gets that asks for a model of Anthropic's, "" for none; `caller` is who asks."""
+    `default_model` is what a client gets that asks for a model of Anthropic's, "" for none; `drain` are the seconds
+    that a model has to end its answers when it is to go; `caller` is who asks."""
 
     store: Store
     scheduler: Scheduler
@@ -30,6 +31,7 @@ class Services:
     engine: EngineWatch
     identity: dict[str, Any]
     default_model: str = ""
+    drain: float = 5.0
     caller: Caller = NOBODY
 
     def asked_by(self, scope: Scope) -> "Services":

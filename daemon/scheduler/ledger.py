@@ -17,6 +17,7 @@ from daemon.scheduler.learned import Learned, Measurement, corrected
 from daemon.scheduler.machine import Machine
 from daemon.scheduler.memory import Need, estimate, occupied
 from daemon.scheduler.placement import AUTO_LOADED, Defaults, Needs, plans
+from daemon.scheduler.readahead import read_ahead
 from daemon.scheduler.shape import Shape
 from daemon.scheduler.state import ENGINES, RAM, Amounts, Plan, Purpose, Weights
 
@@ -72,6 +73,12 @@ class Ledger:
         measured = Measurement(launch.window, launch.slots, occupies)
         await asyncio.to_thread(self._learned.remember, _key(weights, options), measured)
         self._plans.clear()
+
+    async def read_ahead(self, weights: Weights) -> None:
+        """Brings a model's file into the page cache, as much as lies free."""
+        ram = self._machine.ram()
+        if ram is not None:
+            await read_ahead(weights.path, ram.free // 2)
 
     def _needs(self, weights: Weights, options: LoadOptions) -> Needs | None:
         shape = self._shape(weights)

@@ -69,10 +69,11 @@ def decide(state: State, now: float) -> list[Action]:
        only busy models could go: wait; after `patience` they take no newcomers, and the room is this line's.
     3. The lines whose model runs: Grant to as many as there are free slots, in fair turns (`fairness.py`). Others wait.
     4. Whoever has just come and is too many in the line it would have to wait in: Reject.
-    5. A failed load is forgotten; a load that nobody wants is stopped, and so is an idle one whose keep-alive ran out.
+    5. A failed load is forgotten; a load that nobody wants is stopped, and so is an idle one whose keep-alive ran out,
+       or that has served for long, and one that was asked to go: when it is idle, or its time is up.
 
-    Only idle models are stopped. One that somebody waits for is stopped only for a line that has been patient, and
-    never before it served anybody.
+    Otherwise only idle models are stopped. One that somebody waits for is stopped only for a line that has been
+    patient, and never before it served anybody.
     """
     return list(_Decision(state, now).actions())
 
@@ -95,7 +96,8 @@ class _Decision:
             entry for entry in state.loaded.values() if entry.phase is Phase.STOPPING and not entry.stuck
         ]
         self._stopped = {entry.key for entry in state.loaded.values() if entry.phase is Phase.STOPPING}
-        self._closed: set[str] = set()  # busy ones that take no newcomers
+        # Busy ones that take no newcomers.
+        self._closed = {entry.key for entry in state.loaded.values() if entry.gone_by is not None}
         self._room_is_kept = False  # for a line that has been patient: nobody else may start
         # Models that somebody waits for and that can serve them.
         self._wanted = {line.key for line in state.lines.values() if self._serves(line)}
@@ -303,8 +305,12 @@ class _Decision:
             yield Forget(entry.key)
         elif entry.phase is Phase.LOADING and entry.key not in self._wanted:
             yield Stop(entry.key, "nobody waits for it any more")
+        elif entry.gone_by is not None and self._is_to_go(entry, entry.gone_by):
+            yield Stop(entry.key, "it was asked to go")
         elif entry.expires_at is not None and entry.expires_at <= self._now and self._is_idle(entry):
             yield Stop(entry.key, "its keep-alive has run out")
+        elif self._now >= entry.ready_at + self._state.limits.recycle and self._is_idle(entry):
+            yield Stop(entry.key, "it has served for long")
 
     # ---- what is so
 
@@ -337,6 +343,10 @@ class _Decision:
 
     def _is_idle(self, entry: Loaded) -> bool:
         return self._is_unused(entry) and entry.key not in self._wanted
+
+    def _is_to_go(self, entry: Loaded, gone_by: float) -> bool:
+        is_over = self._leases[entry.key] == 0 or self._now >= gone_by
+        return is_over and entry.phase is Phase.READY and entry.key not in self._stopped
 
     def _is_unused(self, entry: Loaded) -> bool:
         return entry.phase is Phase.READY and self._leases[entry.key] == 0 and entry.key not in self._stopped
@@ -385,5 +395,11 @@ def next_moment(state: State, now: float) -> float | None:
     moments += [verdict.until for verdict in verdicts if not isinstance(verdict, Go)]
     if state.lines:
         moments += [entry.settled_at(state.limits.residence) for entry in state.loaded.values()]
+    moments += [entry.gone_by for entry in state.loaded.values() if entry.gone_by is not None]
+    moments += [
+        entry.ready_at + state.limits.recycle
+        for entry in state.loaded.values()
+        if entry.expires_at is not None
+    ]
     moments += [entry.expires_at for entry in state.loaded.values() if entry.expires_at is not None]
     return min((moment for moment in moments if moment > now), default=None)

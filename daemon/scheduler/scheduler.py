@@ -17,6 +17,7 @@ from daemon.chat import LoadOptions, Request
 from daemon.errors import EngineDied, EngineFailed, LoadFailed, MgrError, OutOfMemory
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
+from daemon.runner.state import Stage
 from daemon.scheduler import keepalive
 from daemon.scheduler.alternation import Alternation
 from daemon.scheduler.breaker import Key
@@ -56,6 +57,8 @@ class Accounts(Protocol):
     def capacity(self, engines: Iterable[int]) -> Amounts: ...
 
     async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None: ...
+
+    async def read_ahead(self, weights: Weights) -> None: ...
 
 
 class Lease:
@@ -142,13 +145,16 @@ class Scheduler:
         finally:
             lease.release()
 
-    def unload(self, model: str) -> None:
-        """The engines of a model (`Weights.model`) go now if they are idle, else when their last request has ended."""
+    def unload(self, model: str, drain: float = math.inf) -> None:
+        """The engines of a model (`Weights.model`) go: now if they are idle, else when their last request has ended,
+        and in `drain` seconds whatever runs. Failures of its starts are forgotten."""
+        now = self._clock()
+        self._state.breakers.reset(model)
         for key, entry in self._state.loaded.items():
             if self._handles[key].demand.weights.model == model:
                 entry.keep_alive = 0.0
-                if entry.expires_at is not None:
-                    entry.expires_at = self._clock()
+                if entry.phase is Phase.READY:
+                    entry.gone_by = now + drain
         self._decide()
 
     def snapshot(self) -> Snapshot:
@@ -169,7 +175,7 @@ class Scheduler:
                     expires_in,
                     handle.runner.pid,
                     str(handle.runner.engine or ""),
-                    handle.runner.stage,
+                    handle.runner.stage or (None if entry.gone_by is None else Stage.DRAINING),
                     None
                     if handle.runner.last_progress is None
                     else max(now - handle.runner.last_progress, 0.0),
@@ -280,7 +286,17 @@ class Scheduler:
             for action in actions:
                 self._perform(action, now)
         self._state.arrivals.clear()
+        self._read_ahead()
         self._arm(now)
+
+    def _read_ahead(self) -> None:
+        """While a load waits for room, its file is read: of the line that is next."""
+        waiting = [line for line in self._state.lines.values() if line.key not in self._state.loaded]
+        if waiting:
+            line = min(waiting, key=lambda line: line.since)
+            if not line.read_ahead:
+                line.read_ahead = True
+                self._spawn(self._accounts.read_ahead(line.demand.weights), f"read ahead {line.key}")
 
     def _running(self) -> set[Wish]:
         """The wishes that a running engine serves."""

@@ -121,6 +121,9 @@ class Loaded:
     service: float | None = None  # seconds that a request takes, lately
     keep_alive: float = 0.0
     expires_at: float | None = None  # set while idle
+    gone_by: float | None = (
+        None  # set when it was asked to go: takes no newcomers, and is not waited for beyond that
+    )
     error: MgrError | None = None  # set when failed
     stuck: bool = False  # it could not be ended
 
@@ -171,6 +174,7 @@ class Line:
         self.waiters: dict[int, Waiter] = {}
         self._turn_ended = -math.inf
         self._interactive = 0
+        self.read_ahead = False  # its file is on the way into memory
 
     @property
     def key(self) -> str:
@@ -207,12 +211,14 @@ class Line:
 class Limits:
     """How many may wait for loads in all, and for a slot of one loaded model. `patience`: seconds after which those
     who wait for a load close a busy model to newcomers, so that it becomes idle. `residence`: for so many seconds, and
-    at most as long as it took to load, an idle model stays for others than the patient."""
+    at most as long as it took to load, an idle model stays for others than the patient. `recycle`: seconds of service
+    after which an engine is ended when it is idle."""
 
     queue: int
     waiting: int
     patience: float = 10.0
     residence: float = 5.0
+    recycle: float = math.inf
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The scheduler's decision, rule by rule: no processes, no clock."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -479,3 +480,36 @@ def test_a_line_waits_for_its_turn_since_its_engine_went() -> None:
     world.state.leave(mine)
     world.waiter(demand("b"), since=NOW)
     assert stopped(world.decide(NOW + 5)) == ["b"]
+
+
+# ---- rule 5
+
+
+def test_a_model_that_was_asked_to_go_takes_no_newcomers_and_goes_when_it_is_idle() -> None:
+    world = World()
+    entry = world.model("a", leases=1)
+    entry.gone_by = NOW + 5
+    world.waiter(demand("a"))
+    assert world.decide() == []
+    assert next_moment(world.state, NOW) == NOW + 5
+    entry.leases = 0
+    assert world.decide() == [Stop("a", "it was asked to go")]
+
+
+def test_a_model_that_was_asked_to_go_is_waited_for_only_so_long() -> None:
+    world = World()
+    world.model("a", leases=1).gone_by = NOW + 5
+    assert world.decide(NOW + 4.9) == []
+    assert world.decide(NOW + 5) == [Stop("a", "it was asked to go")]
+
+
+def test_an_engine_that_has_served_for_long_is_ended_when_it_is_idle() -> None:
+    world = World()
+    world.state.limits = replace(world.state.limits, recycle=3600.0)
+    entry = world.model("a", leases=1)
+    entry.ready_at = NOW - 3600
+    assert world.decide() == []
+    entry.leases, entry.expires_at = 0, math.inf
+    assert world.decide(NOW - 1) == []
+    assert next_moment(world.state, NOW - 1) == NOW
+    assert world.decide() == [Stop("a", "it has served for long")]

@@ -58,6 +58,7 @@ class FakeAccounts:
     def __init__(self, capacity: Amounts) -> None:
         self._capacity = capacity
         self.measured: list[int] = []
+        self.read: list[str] = []
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
         [plan] = plans(weights, window, replace(self.defaults, slots=2), None, None)
@@ -68,6 +69,9 @@ class FakeAccounts:
 
     async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
         self.measured.append(launch.window)
+
+    async def read_ahead(self, weights: Weights) -> None:
+        self.read.append(weights.name)
 
 
 class World:
