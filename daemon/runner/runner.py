@@ -23,7 +23,7 @@ from daemon.errors import (
     Misconfigured,
     OutOfMemory,
 )
-from daemon.runner import health, progress
+from daemon.runner import health, progress, strays
 from daemon.runner.calls import Calls
 from daemon.runner.endpoint import Endpoint, RunDirectory
 from daemon.runner.engine import Engine, EngineFinder
@@ -146,7 +146,7 @@ class Runner(Calls):
         except OSError as error:
             raise LoadFailed(f"the engine could not be started: {error.strerror}") from None
         log.info("%s: engine %s has pid %d", self.launch.alias, self.engine, child.pid)
-        watcher = asyncio.create_task(self._watch(child), name=f"exit of {self.launch.alias}")
+        watcher = asyncio.create_task(self._watch(child, endpoint.key), name=f"exit of {self.launch.alias}")
         tells_progress = not (self.launch.embedding or self.launch.reranking)
         hang = HangWatch(self._hang_limit, streams=tells_progress)
         self._running = _Running(child, endpoint, upstream, watcher, hang)
@@ -186,9 +186,10 @@ class Runner(Calls):
 
     # ---- run
 
-    async def _watch(self, child: Child) -> int:
+    async def _watch(self, child: Child, key: str) -> int:
         """Reaps the child, whenever and however it ends."""
         status = await child.wait()
+        await asyncio.to_thread(strays.end, child.pid, key)
         was_ready = self._state is State.READY
         self._move(Transition.EXITED)
         if was_ready:

@@ -34,6 +34,8 @@ class DaemonProcess:
         self.models = folder / "models"
         self.stderr = folder / "daemon.log"
         self.settings = {"HOST": "127.0.0.1:0", "LOG_LEVEL": "debug", **(settings or {})}
+        self.command = [sys.executable, "-m", "daemon"]
+        self.headers: dict[str, str] = {}  # of each request
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
@@ -46,7 +48,7 @@ class DaemonProcess:
         start = self.stderr.stat().st_size if self.stderr.exists() else 0
         with self.stderr.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "daemon"],
+                self.command,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -89,7 +91,9 @@ class DaemonProcess:
         return self.stderr.read_text(errors="replace")
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=GUARD_SECONDS, trust_env=False)
+        return httpx.AsyncClient(
+            base_url=self.url, headers=self.headers, timeout=GUARD_SECONDS, trust_env=False
+        )
 
     def engines(self) -> list[psutil.Process]:
         """The processes below the daemon that have not ended."""
@@ -101,7 +105,8 @@ class DaemonProcess:
         return [child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE]
 
     def loaded(self) -> list[dict[str, Any]]:
-        models = httpx.get(f"{self.url}/api/ps", trust_env=False, timeout=GUARD_SECONDS).json()["models"]
+        reply = httpx.get(f"{self.url}/api/ps", headers=self.headers, trust_env=False, timeout=GUARD_SECONDS)
+        models = reply.json()["models"]
         assert isinstance(models, list)
         return models
 

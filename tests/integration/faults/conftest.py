@@ -1,0 +1,32 @@
+"""The daemon of a fault test, and what must be true once it has ended."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.faults.rig import FaultDaemon
+
+MakeFaultDaemon = Callable[..., FaultDaemon]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[MakeFaultDaemon]:
+    """Makes daemons that are not started yet, with these settings; afterwards ends them and looks for leftovers."""
+    made: list[FaultDaemon] = []
+
+    def new(**settings: object) -> FaultDaemon:
+        folder = tmp_path / f"daemon-{len(made)}"
+        folder.mkdir()
+        made.append(FaultDaemon(folder, settings))
+        return made[-1]
+
+    yield new
+    try:
+        for daemon in made:
+            was_running = daemon.running
+            assert daemon.stop() in ((0,) if was_running else (0, -9))
+            assert [*daemon.marked()] == []
+    finally:
+        for daemon in made:
+            daemon.discard()
