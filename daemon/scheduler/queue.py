@@ -78,6 +78,21 @@ def decide(state: State, now: float) -> list[Action]:
     return list(_Decision(state, now).actions())
 
 
+def grants_at_once(state: State, demand: Demand, now: float) -> bool:
+    """Whether `decide` would do nothing for one who comes now but grant it its model: a short way past all lines."""
+    entry = state.loaded.get(demand.key)
+    return (
+        entry is not None
+        and entry.phase is Phase.READY
+        and entry.leases < entry.slots
+        and entry.gone_by is None
+        and not state.closing
+        and entry.serves(demand.wish)
+        and not state.turns.get(demand.key)
+        and all(now < line.overdue_at(state.limits.patience) for line in state.lines.values())
+    )
+
+
 class _Decision:
     """Scratch for one call: the state as it will be once the actions so far are carried out."""
 

@@ -24,7 +24,17 @@ from daemon.scheduler.breaker import Key
 from daemon.scheduler.fairness import Caller, smoothed
 from daemon.scheduler.placement import Defaults, grown, launch
 from daemon.scheduler.poison import Poison, fingerprint
-from daemon.scheduler.queue import Action, Forget, Grant, Reject, Start, Stop, decide, next_moment
+from daemon.scheduler.queue import (
+    Action,
+    Forget,
+    Grant,
+    Reject,
+    Start,
+    Stop,
+    decide,
+    grants_at_once,
+    next_moment,
+)
 from daemon.scheduler.state import (
     NOBODY,
     RAM,
@@ -222,9 +232,14 @@ class Scheduler:
         grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._grants[ticket] = grant
         deadline = now + self._wait_timeout
+        at_once = grants_at_once(self._state, demand, now)
         self._state.join(Waiter(ticket, demand, now, deadline, keep_alive, caller, request))
         try:
-            self._decide()
+            if at_once:
+                self._state.arrivals.remove(ticket)
+                self._grant(ticket, self._state.loaded[demand.key], now)
+            else:
+                self._decide()
             return await grant
         except asyncio.CancelledError:
             if grant.done() and not grant.cancelled() and grant.exception() is None:

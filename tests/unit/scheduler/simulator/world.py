@@ -26,6 +26,7 @@ from daemon.scheduler.queue import (
     Start,
     Stop,
     decide,
+    grants_at_once,
     next_moment,
 )
 from daemon.scheduler.state import (
@@ -215,12 +216,18 @@ class World:
         request = Request(ticket, ask, demand, self.now, ahead, self.starts, self.mishaps)
         self.requests[ticket] = self.open[ticket] = request
         deadline = self.now + self.schedule.wait_timeout
+        leases = self.state.loaded[demand.key].leases if demand.key in self.state.loaded else 0
+        at_once = grants_at_once(self.state, demand, self.now)
         self.state.join(Waiter(ticket, demand, self.now, deadline, ask.keep_alive, request.caller))
         self.most_lines = max(self.most_lines, len(self.state.lines))
         self.most_waiting = max(self.most_waiting, len(self.state.waiting))
         if ask.cancel_after is not None:
             self._at(self.now + ask.cancel_after, self._cancel, request)
         self._decide(newcomer=request)
+        if at_once and self.state.loaded[demand.key].leases == leases:
+            raise invariants.Violation(
+                "at once", f"request {ticket} was not granted, which it is by the short way"
+            )
 
     def _demand(self, ask: Ask) -> Demand:
         """What is wanted more comes first: the largest window that a loaded model was too small for, and many slots."""
