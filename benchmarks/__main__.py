@@ -14,14 +14,14 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from benchmarks import engine, latency, memory, relay, start, store
+from benchmarks import engine, grants, latency, memory, relay, start, store
 from benchmarks.figures import Row
 from benchmarks.options import Options
 from benchmarks.processes import Unavailable
 from benchmarks.report import as_json, table
 
 GROUPS: Mapping[str, Callable[[Options], Awaitable[list[Row]]]] = {
-    module.GROUP: module.measure for module in (relay, engine, latency, start, memory, store)
+    module.GROUP: module.measure for module in (relay, engine, latency, grants, start, memory, store)
 }
 
 _INTERRUPTED = 130
