@@ -65,7 +65,10 @@ def _real_engines() -> list[RealEngine]:
 
 
 # These ask much of mgr and the same of every engine; the wheel's is enough where time is short.
-_ONE_ENGINE = {Path(__file__).with_name("test_matrix.py"), Path(__file__).with_name("test_schemas.py")}
+_ONE_ENGINE = {
+    Path(__file__).with_name(f"test_{name}.py")
+    for name in ("hammer", "matrix", "memory", "memory_group", "schemas", "turns")
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ from tests.engine.conftest import MakeEngineDaemon
 from tests.fakes.daemon import GUARD_SECONDS, DaemonProcess, eventually
 
 MODEL, OTHER = "smollm2", "other"
-SECONDS = float(os.environ.get("MGR_HAMMER_SECONDS", "180"))
+SECONDS = float(os.environ.get("MGR_HAMMER_SECONDS", "40"))
 SEED = int(os.environ.get("MGR_HAMMER_SEED", "1"))
 # An answer; or: refused, the engine stopped (before or in the answer), it could not be loaded.
 DOCUMENTED = {200, 500, 502, 503}
@@ -82,7 +82,11 @@ class Hammer:
         self.seen.slowest = max(self.seen.slowest, time.monotonic() - started)
         self.seen.statuses[reply.status_code] = self.seen.statuses.get(reply.status_code, 0) + 1
         assert reply.status_code in DOCUMENTED, reply.text
-        last = reply.json() if not body["stream"] else httpx.Response(200, text=reply.text.splitlines()[-1]).json()
+        last = (
+            reply.json()
+            if not body["stream"]
+            else httpx.Response(200, text=reply.text.splitlines()[-1]).json()
+        )
         assert last.get("done") is True or last["error"], reply.text
         if last.get("done"):
             self.seen.served.append(model)

@@ -29,7 +29,12 @@ async def test_three_models_in_turn_with_memory_for_two(make_engine_daemon: Make
         most = 0
         async with daemon.client() as client:
             for model in ["smollm2", "other", "third"] * 3:
-                body = {"model": model, "prompt": "Once upon a time", "stream": False, "options": {"num_predict": 8}}
+                body = {
+                    "model": model,
+                    "prompt": "Once upon a time",
+                    "stream": False,
+                    "options": {"num_predict": 8},
+                }
                 reply = await client.post("/api/generate", json=body, timeout=GUARD_SECONDS)
                 assert reply.status_code == 200, reply.text
                 most = max(most, len(daemon.engines()))

@@ -83,7 +83,9 @@ async def test_a_model_that_generates_without_end_is_gone_within_the_drain_bound
         async with client.stream("POST", way.path, json=way.body("a")) as stream:
             chunks = stream.aiter_bytes()
             begun = await anext(chunks)
-            assert (await client.post("/api/generate", json={"model": "a", "keep_alive": 0})).status_code == 200
+            assert (
+                await client.post("/api/generate", json={"model": "a", "keep_alive": 0})
+            ).status_code == 200
             assert daemon.loaded()[0]["stage"] == "draining"
             said = b"".join([chunk async for chunk in chunks])
         assert "it was asked to go" in way.terminal_error(begun + said)

@@ -40,7 +40,8 @@ def test_each_version_takes_every_setting_of_mgr(version: str) -> None:
     assert given == [
         "--model", "/m.gguf", "--host", "/run/x.sock", "--ctx-size", "2048", "--parallel", "2",
         "--batch-size", "64", "--alias", "a:b", "--no-ui", "--slots", "--metrics", "--offline",
-        "--cache-ram", "1024", "--ctx-checkpoints", "4", "--n-gpu-layers", "3", "--threads", "4", "--main-gpu", "1", "--load-mode", "none",
+        "--cache-ram", "1024", "--ctx-checkpoints", "4",
+        "--n-gpu-layers", "3", "--threads", "4", "--main-gpu", "1", "--load-mode", "none",
     ]  # fmt: skip
 
 
