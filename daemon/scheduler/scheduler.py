@@ -53,6 +53,9 @@ from daemon.scheduler.view import LoadedView, Snapshot, lines
 
 log = logging.getLogger("mgr.scheduler")
 
+# While a load waits for memory: nobody tells when another program gives some back.
+_LOOK_SECONDS = 5.0
+
 MakeRunner = Callable[[Launch, OnExit], Runner]
 
 
@@ -123,6 +126,7 @@ class Scheduler:
         self._grants: dict[int, asyncio.Future[Lease]] = {}
         self._tickets = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._aids: set[asyncio.Task[None]] = set()  # what nobody waits for: measuring, reading ahead
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
         self._released = asyncio.Event()
@@ -211,8 +215,10 @@ class Scheduler:
         for key, entry in self._state.loaded.items():
             if entry.phase is not Phase.STOPPING:
                 self._perform(Stop(key, "mgr is shutting down"), self._clock())
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        for aid in self._aids:
+            aid.cancel()
+        while tasks := self._tasks | self._aids:
+            await asyncio.wait(tasks)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -285,7 +291,7 @@ class Scheduler:
             measuring = self._accounts.measure(
                 demand.weights, runner.launch, demand.options, handle.runner.pid
             )
-            self._spawn(measuring, f"measure {runner.launch.alias}")
+            self._spawn(measuring, f"measure {runner.launch.alias}", self._aids)
 
     def _busy(self) -> bool:
         return any(entry.leases for entry in self._state.loaded.values())
@@ -311,7 +317,8 @@ class Scheduler:
             line = min(waiting, key=lambda line: line.since)
             if not line.read_ahead:
                 line.read_ahead = True
-                self._spawn(self._accounts.read_ahead(line.demand.weights), f"read ahead {line.key}")
+                reading = self._accounts.read_ahead(line.demand.weights)
+                self._spawn(reading, f"read ahead {line.key}", self._aids)
 
     def _running(self) -> set[Wish]:
         """The wishes that a running engine serves."""
@@ -329,6 +336,10 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
         self._due = next_moment(self._state, now)
+        if RAM in self._state.capacity and any(
+            line.key not in self._state.loaded for line in self._state.lines.values()
+        ):
+            self._due = min(now + _LOOK_SECONDS, math.inf if self._due is None else self._due)
         if self._due is not None and math.isfinite(self._due):
             self._timer = asyncio.get_running_loop().call_later(self._due - now, self._decide)
 
@@ -477,8 +488,11 @@ class Scheduler:
         asked = [lease.request for lease in handle.leases if lease.request is not None]
         return self._poison.crashed([fingerprint(handle.demand.key, request) for request in asked], now)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], name: str, kept: "set[asyncio.Task[None]] | None" = None
+    ) -> "asyncio.Task[None]":
+        tasks = self._tasks if kept is None else kept
         task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return task

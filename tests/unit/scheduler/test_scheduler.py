@@ -59,6 +59,7 @@ class FakeAccounts:
         self._capacity = capacity
         self.measured: list[int] = []
         self.read: list[str] = []
+        self.endless = False
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
         [plan] = plans(weights, window, replace(self.defaults, slots=2), None, None)
@@ -72,6 +73,8 @@ class FakeAccounts:
 
     async def read_ahead(self, weights: Weights) -> None:
         self.read.append(weights.name)
+        if self.endless:
+            await asyncio.Event().wait()
 
 
 class World:
@@ -80,11 +83,12 @@ class World:
     ) -> None:
         self.now = 0.0
         self.capacity = {ENGINES: loaded}
+        self.accounts = FakeAccounts(self.capacity)
         self.runners: list[FakeRunner] = []
         self.scheduler = Scheduler(
             self._make,  # type: ignore[arg-type]
             Limits(queue, waiting, residence=0.0),
-            FakeAccounts(self.capacity),
+            self.accounts,
             wait_timeout,
             clock=lambda: self.now,
         )
@@ -519,3 +523,32 @@ async def test_an_engine_that_somebody_killed_makes_nobody_a_suspect() -> None:
     await settle()
     world.runners[-1].ready.set_result(None)
     (await asking).release()
+
+
+async def test_memory_that_another_program_gives_back_is_seen() -> None:
+    world = World(loaded=3)
+    world.capacity[RAM] = 150
+    lease = await world.loaded("a")
+    waits = world.asking("b")
+    await settle()
+    assert (len(world.runners), world.scheduler._due) == (1, 5.0)
+    world.capacity[RAM] = 250
+    world.now = 5
+    world.scheduler._decide()
+    await settle()
+    assert world.phases() == {"a": Phase.READY, "b": Phase.LOADING}
+    waits.cancel()
+    lease.release()
+
+
+async def test_a_file_that_is_read_ahead_does_not_hold_up_the_end() -> None:
+    world = World()
+    lease = await world.loaded("a")
+    world.accounts.endless = True
+    waits = world.asking("b")
+    await settle()
+    assert world.accounts.read == ["b"]  # a was started at once
+    lease.release()
+    waits.cancel()
+    async with asyncio.timeout(60):
+        await world.scheduler.close(0.0)
