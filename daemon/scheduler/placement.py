@@ -17,6 +17,7 @@ LARGEST_AUTO_WINDOW = 32768
 AUTO_SLOTS = 4
 AUTO_LOADED = 3  # where nothing is known of memory
 
+_SHARE_OF_CACHES = 16
 _CACHES = (CACHE_RAM_MIB, CACHE_RAM_MIB // 4, 0)
 
 # What is needed with a window of so many tokens for so many slots.
@@ -50,7 +51,7 @@ def plans(
     if needs is None or ram is None:
         tokens = weights.clamp(wanted or AUTO_WINDOW)
         return (Plan(tokens, slots[0], CACHE_RAM_MIB, {ENGINES: 1}),)
-    windows = [weights.clamp(wanted)] if wanted else [*_windows(weights, needs, ram)]
+    windows = [weights.clamp(wanted)] if wanted else [*_windows(weights, needs, ram, slots[0])]
     ways = [(windows[0], count, _CACHES[0]) for count in slots]
     ways += [(windows[0], slots[-1], cache) for cache in _CACHES[1:]]
     ways += [(tokens, slots[-1], 0) for tokens in windows[1:]]
@@ -60,13 +61,14 @@ def plans(
     )
 
 
-def _windows(weights: Weights, needs: Needs, ram: int) -> Iterator[int]:
-    """The default window is the largest with which one request takes at most a quarter of the memory, as others want
-    some, too; and smaller ones, for when that is not free. Each half as large as the one before."""
+def _windows(weights: Weights, needs: Needs, ram: int, slots: int) -> Iterator[int]:
+    """The default window is the largest with which the caches of all slots take at most a sixteenth of the memory, as
+    an engine fills them with zeros before it answers; and smaller ones, for when that is not free. Each is half as
+    large as the one before."""
     # For a vector each token's probabilities are made, too, so a long window costs much more than its cache.
     generates = weights.purpose is Purpose.GENERATE
     window = weights.clamp(LARGEST_AUTO_WINDOW if generates else AUTO_WINDOW)
-    while window > AUTO_WINDOW and needs(window, 1).total > ram // 4:
+    while window > AUTO_WINDOW and needs(window, slots).kv > ram // _SHARE_OF_CACHES:
         window = max(window // 2, AUTO_WINDOW)
     while True:
         yield window

@@ -1,0 +1,81 @@
+"""Estimates, measurements and free memory, brought together."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from daemon.chat import LoadOptions
+from daemon.errors import BadModel
+from daemon.runner.launch import Launch
+from daemon.scheduler.devices import Pool
+from daemon.scheduler.learned import Learned
+from daemon.scheduler.ledger import Ledger
+from daemon.scheduler.machine import Machine
+from daemon.scheduler.memory import MIB
+from daemon.scheduler.placement import Defaults
+from daemon.scheduler.state import ENGINES, RAM, Weights
+from daemon.store.gguf import read_summary
+from tests.fakes.gguf_files import gguf
+
+ANY = LoadOptions()
+SOME = Pool(1000 * MIB, 400 * MIB)
+
+
+class FakeMachine(Machine):
+    def __init__(self, ram: Pool | None) -> None:
+        self.pool = ram
+
+    def ram(self) -> Pool | None:
+        return self.pool
+
+
+def ledger(folder: Path, ram: Pool | None = SOME, loaded: int = 0) -> Ledger:
+    return Ledger(FakeMachine(ram), Learned(folder), Defaults(), loaded)
+
+
+def weights(folder: Path, **metadata: int) -> Weights:
+    path = folder / "m.gguf"
+    path.write_bytes(gguf({"llama.context_length": 8192, **metadata}))
+    return Weights("m", path, "m:latest", 8192, path.stat().st_size, summary=read_summary(path))
+
+
+def test_what_is_free_and_what_engines_have_is_what_there_is(tmp_path: Path) -> None:
+    books = ledger(tmp_path)
+    assert books.capacity([]) == {RAM: 350 * MIB}  # a twentieth of the memory stays free
+    assert 350 * MIB < books.capacity([os.getpid()])[RAM] <= 1000 * MIB
+    assert books.capacity([2**31 - 1]) == {RAM: 350 * MIB}  # no such process
+    assert ledger(tmp_path, loaded=2).capacity([])[ENGINES] == 2
+
+
+def test_nothing_left_is_zero_and_nothing_known_is_three_models(tmp_path: Path) -> None:
+    assert ledger(tmp_path, Pool(1000 * MIB, 10 * MIB)).capacity([]) == {RAM: 0}
+    unknown = ledger(tmp_path, None)
+    assert unknown.capacity([]) == {ENGINES: 3}
+    assert unknown.plans(weights(tmp_path), None, ANY)[0].takes == {ENGINES: 1}
+
+
+async def test_what_was_measured_changes_the_plans(tmp_path: Path) -> None:
+    books, model = ledger(tmp_path), weights(tmp_path)
+    before = books.plans(model, 1024, ANY)
+    assert books.plans(model, 1024, ANY) is before  # worked out once
+    launch = Launch(model=model.path, alias="m", window=1024, slots=4)
+    await books.measure(model, launch, ANY, os.getpid())  # far more than such a model needs
+    assert books.plans(model, 1024, ANY)[0].takes[RAM] > before[0].takes[RAM]
+    # Other settings are others.
+    other = LoadOptions(gpu_layers=0)
+    assert books.plans(model, 1024, other)[0].takes == before[0].takes
+    # It is remembered by the next daemon.
+    assert ledger(tmp_path).plans(model, 1024, ANY) == books.plans(model, 1024, ANY)
+
+
+async def test_a_process_that_is_gone_teaches_nothing(tmp_path: Path) -> None:
+    books, model = ledger(tmp_path), weights(tmp_path)
+    before = books.plans(model, 1024, ANY)
+    await books.measure(model, Launch(model=model.path, alias="m", window=1024, slots=4), ANY, 2**31 - 1)
+    assert books.plans(model, 1024, ANY) == before
+
+
+def test_a_header_that_cannot_be_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match="block_count"):
+        ledger(tmp_path).plans(weights(tmp_path, **{"llama.block_count": 0}), None, ANY)
