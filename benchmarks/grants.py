@@ -57,6 +57,9 @@ class _OneModel:
     async def read_ahead(self, weights: Weights) -> None:
         pass
 
+    async def prepare(self) -> None:
+        pass
+
 
 async def measure(options: Options) -> list[Row]:
     """CPU time of a grant, and of giving it back, with nothing in between."""

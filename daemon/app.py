@@ -115,7 +115,7 @@ def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineF
     )
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)
     learned = Learned(settings.models / "mgr")
-    ledger = Ledger(Machine({}), learned, defaults, settings.max_loaded_models)
+    ledger = Ledger(Machine({}), learned, defaults, settings.max_loaded_models, engines)
     return Scheduler(make_runner, limits, ledger, settings.wait_timeout)
 
 

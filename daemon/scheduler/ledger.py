@@ -6,12 +6,16 @@ The only module of the scheduler that knows both; `placement.py` and `queue.py` 
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 import psutil
 
 from daemon.chat import LoadOptions
+from daemon.errors import LoadFailed
 from daemon.runner import usage
+from daemon.runner.engine import Engine
 from daemon.runner.launch import CPU_BATCH, Launch
 from daemon.scheduler.learned import Learned, Measurement, corrected
 from daemon.scheduler.machine import Machine
@@ -28,24 +32,45 @@ _RESERVE = 1 / 20
 _KEPT = 256  # of what was worked out already
 
 
-class Ledger:
-    """`loaded` is the limit of models, 0 for as many as there is memory for."""
+class Engines(Protocol):
+    """Which engine is used; see `EngineFinder`."""
 
-    def __init__(self, machine: Machine, learned: Learned, defaults: Defaults, loaded: int) -> None:
+    found: Engine | None
+
+    async def find(self) -> Engine: ...
+
+
+class Ledger:
+    """`loaded` is the limit of models, 0 for as many as there is memory for.
+
+    Only what lies in RAM is counted. Where the engine may have a GPU, it places the layers itself, and no more is known
+    than how many models there are.
+    """
+
+    def __init__(
+        self, machine: Machine, learned: Learned, defaults: Defaults, loaded: int, engines: Engines
+    ) -> None:
         self.defaults = defaults
+        self._engines = engines
         self._machine = machine
         self._learned = learned
         self._loaded = loaded
         self._shapes: dict[str, Shape] = {}
-        self._plans: dict[tuple[Weights, int | None, LoadOptions], tuple[Plan, ...]] = {}
+        self._plans: dict[tuple[Weights, int | None, LoadOptions, bool], tuple[Plan, ...]] = {}
+
+    async def prepare(self) -> None:
+        """To be awaited before the first plan: what the engine has decides on it."""
+        if self._engines.found is None:
+            with suppress(LoadFailed):  # the load will say so
+                await self._engines.find()
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
         """The ways to load a model. Raises BadModel where the header says what cannot be."""
-        asked = (weights, window, options)
+        asked = (weights, window, options, self._counts)
         if asked not in self._plans:
             if len(self._plans) >= _KEPT:
                 self._plans.clear()
-            ram = self._machine.ram()
+            ram = self._machine.ram() if self._counts else None
             needs = self._needs(weights, options)
             self._plans[asked] = plans(
                 weights, window, self.defaults, needs, None if ram is None else ram.total
@@ -54,7 +79,7 @@ class Ledger:
 
     def capacity(self, engines: Iterable[int]) -> Amounts:
         """What models may take in all: what is free, and what these processes, which are engines, have of it."""
-        ram = self._machine.ram()
+        ram = self._machine.ram() if self._counts else None
         if ram is None:
             return {ENGINES: self._loaded or AUTO_LOADED}
         there = ram.free + sum(_resident(pid) for pid in engines) - int(ram.total * _RESERVE)
@@ -79,6 +104,11 @@ class Ledger:
         ram = self._machine.ram()
         if ram is not None:
             await read_ahead(weights.path, ram.free // 2)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether models lie in RAM."""
+        return self._engines.found is not None and self._engines.found.cpu_only
 
     def _needs(self, weights: Weights, options: LoadOptions) -> Needs | None:
         shape = self._shape(weights)

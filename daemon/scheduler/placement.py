@@ -15,7 +15,9 @@ from daemon.scheduler.state import ENGINES, RAM, Plan, Purpose, Weights
 AUTO_WINDOW = 4096  # the least, if the model was trained for it
 LARGEST_AUTO_WINDOW = 32768
 AUTO_SLOTS = 4
-AUTO_LOADED = 3  # where nothing is known of memory
+# Where nothing is known of memory.
+UNKNOWN_SLOTS = 2
+AUTO_LOADED = 3
 
 _SHARE_OF_CACHES = 16
 _CACHES = (CACHE_RAM_MIB, CACHE_RAM_MIB // 4, 0)
@@ -50,7 +52,7 @@ def plans(
     slots = (defaults.slots,) if defaults.slots else tuple(range(AUTO_SLOTS, 0, -1))
     if needs is None or ram is None:
         tokens = weights.clamp(wanted or AUTO_WINDOW)
-        return (Plan(tokens, slots[0], CACHE_RAM_MIB, {ENGINES: 1}),)
+        return (Plan(tokens, defaults.slots or UNKNOWN_SLOTS, CACHE_RAM_MIB, {ENGINES: 1}),)
     windows = [weights.clamp(wanted)] if wanted else [*_windows(weights, needs, ram, slots[0])]
     ways = [(windows[0], count, _CACHES[0]) for count in slots]
     ways += [(windows[0], slots[-1], cache) for cache in _CACHES[1:]]

@@ -73,6 +73,8 @@ class Accounts(Protocol):
 
     async def read_ahead(self, weights: Weights) -> None: ...
 
+    async def prepare(self) -> None: ...
+
 
 class Lease:
     """The right to ask one loaded model one thing. The model stays for as long as it is held."""
@@ -151,6 +153,7 @@ class Scheduler:
             refusal = self._poison.refusal(fingerprint(weights.key, request), self._clock())
             if refusal is not None:
                 raise refusal
+        await self._accounts.prepare()
         lease = await self._acquire(weights, options, keep_alive, caller, request)
         try:
             yield lease

@@ -7,6 +7,7 @@ import pytest
 
 from daemon.chat import LoadOptions
 from daemon.errors import BadModel
+from daemon.runner.engine import Engine
 from daemon.runner.launch import Launch
 from daemon.scheduler.devices import Pool
 from daemon.scheduler.learned import Learned
@@ -30,8 +31,24 @@ class FakeMachine(Machine):
         return self.pool
 
 
-def ledger(folder: Path, ram: Pool | None = SOME, loaded: int = 0) -> Ledger:
-    return Ledger(FakeMachine(ram), Learned(folder), Defaults(), loaded)
+class FakeEngines:
+    """An engine with these devices is found when it is looked for."""
+
+    def __init__(self, devices: tuple[str, ...] | None) -> None:
+        self.found: Engine | None = None
+        self._engine = Engine("wheel", ("engine",), "b1", frozenset(), devices)
+
+    async def find(self) -> Engine:
+        self.found = self._engine
+        return self._engine
+
+
+async def ledger(
+    folder: Path, ram: Pool | None = SOME, loaded: int = 0, devices: tuple[str, ...] | None = ()
+) -> Ledger:
+    books = Ledger(FakeMachine(ram), Learned(folder), Defaults(), loaded, FakeEngines(devices))
+    await books.prepare()
+    return books
 
 
 def weights(folder: Path, **metadata: int) -> Weights:
@@ -40,23 +57,23 @@ def weights(folder: Path, **metadata: int) -> Weights:
     return Weights("m", path, "m:latest", 8192, path.stat().st_size, summary=read_summary(path))
 
 
-def test_what_is_free_and_what_engines_have_is_what_there_is(tmp_path: Path) -> None:
-    books = ledger(tmp_path)
+async def test_what_is_free_and_what_engines_have_is_what_there_is(tmp_path: Path) -> None:
+    books = await ledger(tmp_path)
     assert books.capacity([]) == {RAM: 350 * MIB}  # a twentieth of the memory stays free
     assert 350 * MIB < books.capacity([os.getpid()])[RAM] <= 1000 * MIB
     assert books.capacity([2**31 - 1]) == {RAM: 350 * MIB}  # no such process
-    assert ledger(tmp_path, loaded=2).capacity([])[ENGINES] == 2
+    assert (await ledger(tmp_path, loaded=2)).capacity([])[ENGINES] == 2
 
 
-def test_nothing_left_is_zero_and_nothing_known_is_three_models(tmp_path: Path) -> None:
-    assert ledger(tmp_path, Pool(1000 * MIB, 10 * MIB)).capacity([]) == {RAM: 0}
-    unknown = ledger(tmp_path, None)
+async def test_nothing_left_is_zero_and_nothing_known_is_three_models(tmp_path: Path) -> None:
+    assert (await ledger(tmp_path, Pool(1000 * MIB, 10 * MIB))).capacity([]) == {RAM: 0}
+    unknown = await ledger(tmp_path, None)
     assert unknown.capacity([]) == {ENGINES: 3}
     assert unknown.plans(weights(tmp_path), None, ANY)[0].takes == {ENGINES: 1}
 
 
 async def test_what_was_measured_changes_the_plans(tmp_path: Path) -> None:
-    books, model = ledger(tmp_path), weights(tmp_path)
+    books, model = await ledger(tmp_path), weights(tmp_path)
     before = books.plans(model, 1024, ANY)
     assert books.plans(model, 1024, ANY) is before  # worked out once
     launch = Launch(model=model.path, alias="m", window=1024, slots=4)
@@ -66,16 +83,26 @@ async def test_what_was_measured_changes_the_plans(tmp_path: Path) -> None:
     other = LoadOptions(gpu_layers=0)
     assert books.plans(model, 1024, other)[0].takes == before[0].takes
     # It is remembered by the next daemon.
-    assert ledger(tmp_path).plans(model, 1024, ANY) == books.plans(model, 1024, ANY)
+    assert (await ledger(tmp_path)).plans(model, 1024, ANY) == books.plans(model, 1024, ANY)
 
 
 async def test_a_process_that_is_gone_teaches_nothing(tmp_path: Path) -> None:
-    books, model = ledger(tmp_path), weights(tmp_path)
+    books, model = await ledger(tmp_path), weights(tmp_path)
     before = books.plans(model, 1024, ANY)
     await books.measure(model, Launch(model=model.path, alias="m", window=1024, slots=4), ANY, 2**31 - 1)
     assert books.plans(model, 1024, ANY) == before
 
 
-def test_a_header_that_cannot_be_is_no_model(tmp_path: Path) -> None:
+async def test_a_header_that_cannot_be_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="block_count"):
-        ledger(tmp_path).plans(weights(tmp_path, **{"llama.block_count": 0}), None, ANY)
+        (await ledger(tmp_path)).plans(weights(tmp_path, **{"llama.block_count": 0}), None, ANY)
+
+
+@pytest.mark.parametrize("devices", [("CUDA0: NVIDIA H200",), None])
+async def test_where_a_gpu_may_be_memory_is_the_engines_business(
+    tmp_path: Path, devices: tuple[str, ...] | None
+) -> None:
+    books = await ledger(tmp_path, devices=devices)
+    assert books.capacity([]) == {ENGINES: 3}
+    [plan] = books.plans(weights(tmp_path), None, ANY)
+    assert (plan.takes, plan.slots) == ({ENGINES: 1}, 2)

@@ -80,7 +80,7 @@ def test_vectors_get_no_long_window_by_themselves() -> None:
 
 def test_without_any_knowledge_of_memory_there_is_one_plan() -> None:
     for known, ram in ((None, GIB), (needs, None)):
-        assert plans(WEIGHTS, None, AUTOMATIC, known, ram) == (Plan(4096, 4, 1024, {ENGINES: 1}),)
+        assert plans(WEIGHTS, None, AUTOMATIC, known, ram) == (Plan(4096, 2, 1024, {ENGINES: 1}),)
 
 
 def test_the_store_of_conversations_counts_as_far_as_it_is_used() -> None:

@@ -60,6 +60,7 @@ class FakeAccounts:
         self.measured: list[int] = []
         self.read: list[str] = []
         self.endless = False
+        self.prepared = 0
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
         [plan] = plans(weights, window, replace(self.defaults, slots=2), None, None)
@@ -70,6 +71,9 @@ class FakeAccounts:
 
     async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
         self.measured.append(launch.window)
+
+    async def prepare(self) -> None:
+        self.prepared += 1
 
     async def read_ahead(self, weights: Weights) -> None:
         self.read.append(weights.name)
