@@ -63,8 +63,8 @@ def decide(state: State, now: float) -> list[Action]:
        starts like this one have failed: Reject all of it for a while, or wait for a moment (`breaker.py`);
        a compatible load of its model runs: it waits, however long that takes (others get Reject at their deadline);
        its model runs or loads with other options: Stop it once it is idle;
-       there is room for one of its plans: Start;
        the least of its plans is more than there is in all: Reject;
+       there is room for one of its plans with the largest window that there could be room for: Start;
        engines that stop make room enough: that room is this line's; or idle models can go: Stop them, likewise;
        only busy models could go: wait; after `patience` they take no newcomers, and the room is this line's.
     3. The lines whose model runs: Grant to as many as there are free slots, in fair turns (`fairness.py`). Others wait.
@@ -170,22 +170,25 @@ class _Decision:
             yield from self._place(line)
 
     def _place(self, line: Line) -> Iterator[Action]:
-        plans = line.demand.plans if line.key not in self._state.alone else line.demand.plans[-1:]
-        if not self._room_is_kept:
+        least = line.demand.plans[-1]
+        if too_much := _beyond(self._usable, least.takes):
+            yield from self._reject_all(line, _does_not_fit(line.demand, least, *too_much))
+        elif not self._room_is_kept:
+            plans = self._feasible(line)
             plan = next((plan for plan in plans if not self._lacks(self._wants(line, plan))), None)
             if plan is not None:
                 self._take(plan.takes)
                 self._starting[line.key] = line.wish
                 yield Start(line.demand, plan)
-                return
-        least = plans[-1]
-        if too_much := _beyond(self._usable, least.takes):
-            error = _does_not_fit(line.demand, least, *too_much)
-            yield from self._reject_all(line, error)
-        elif self._room_is_kept:
-            return
-        else:
-            yield from self._make_room(line, self._wants(line, least))
+            else:
+                yield from self._make_room(line, self._wants(line, plans[-1]))
+
+    def _feasible(self, line: Line) -> list[Plan]:
+        """The plans with the largest window that there is memory for once all others have gone: an idle model goes
+        rather than that a request gets a smaller one."""
+        plans = [plan for plan in line.demand.plans if not _beyond(self._usable, plan.takes)]
+        plans = [plan for plan in plans if plan.window == plans[0].window]
+        return plans if line.key not in self._state.alone else plans[-1:]
 
     def _wants(self, line: Line, plan: Plan) -> Amounts:
         """All of the memory, where the estimate turned out to be too small: then everybody else goes first."""

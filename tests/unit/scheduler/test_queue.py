@@ -513,3 +513,22 @@ def test_an_engine_that_has_served_for_long_is_ended_when_it_is_idle() -> None:
     assert world.decide(NOW - 1) == []
     assert next_moment(world.state, NOW - 1) == NOW
     assert world.decide() == [Stop("a", "it has served for long")]
+
+
+def windowed(name: str, *plans: tuple[int, int]) -> Demand:
+    """A model that can be loaded with several windows: tokens, and bytes of RAM."""
+    ways = tuple(Plan(window, 1, 0, {ENGINES: 1, "RAM": size}) for window, size in plans)
+    return Demand(Weights(name, Path(name), name), None, LoadOptions(), ways)
+
+
+def test_an_idle_model_goes_rather_than_that_a_request_gets_a_smaller_window() -> None:
+    world = memory(1000, a=600)
+    world.waiter(windowed("b", (4096, 500), (2048, 300)))
+    assert stopped(world.decide()) == ["a"]
+
+
+def test_a_window_that_there_can_never_be_room_for_is_not_waited_for() -> None:
+    world = memory(1000, a=600)
+    wanted = windowed("b", (8192, 2000), (4096, 300), (2048, 200))
+    world.waiter(wanted)
+    assert world.decide() == [Start(wanted, wanted.plans[1])]
