@@ -92,3 +92,34 @@ async def test_a_model_that_generates_without_end_is_gone_within_the_drain_bound
         await eventually(lambda: daemon.loaded() == [], "it is gone")
         daemon.script()
         assert (await client.post(CHAT.path, json=CHAT.body("a"))).status_code == 200
+
+
+@pytest.mark.parametrize("said_by", ["header", "key"])
+async def test_a_batch_lets_others_go_first(make_daemon: MakeDaemon, said_by: str) -> None:
+    daemon = make_daemon(NUM_PARALLEL=1)
+    daemon.model("a")
+    hold = daemon.hold("first")
+    daemon.script({"hold_tokens": str(hold)})
+    (daemon.folder / "keys").write_text("person\nmachine batch\n")
+    daemon.settings["API_KEYS_FILE"] = daemon.folder / "keys"
+    daemon.headers = {"Authorization": "Bearer person"}
+    daemon.start()
+    key, more = ("machine", {}) if said_by == "key" else ("person", {"X-Priority": "batch"})
+    ended: list[str] = []
+
+    async def job(client: httpx.AsyncClient, name: str) -> None:
+        assert (await client.post(CHAT.path, json=CHAT.body("a"))).status_code == 200
+        ended.append(name)
+
+    batch = client_of(daemon, headers={"Authorization": f"Bearer {key}", **more})
+    person = client_of(daemon, headers=daemon.headers)
+    async with batch, person, asyncio.TaskGroup() as group:
+        group.create_task(job(person, "running"))
+        await daemon.until("held")
+        for number in range(1, 4):
+            group.create_task(job(batch, "batch"))
+            await eventually(lambda number=number: waiting(daemon) == number, "it is queued")
+        group.create_task(job(person, "person"))
+        await eventually(lambda: waiting(daemon) == 4, "the person is queued, too")
+        hold.release()
+    assert ended == ["running", "person", "batch", "batch", "batch"]
