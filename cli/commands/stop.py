@@ -1,5 +1,6 @@
 """`mgr stop`: unloads models, or ends the daemon."""
 
+import time
 from typing import Annotated
 
 import typer
@@ -8,13 +9,17 @@ from cli import identity, output
 from cli.client import Client, connect
 from cli.errors import ApiError, CliError, NotRunning, WrongUsage
 
+# A server gives answers their time to end (8 s at most), and then a process that hangs its own.
+_GONE_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+
 
 def stop(
     model: Annotated[str | None, typer.Argument(help="The model to unload.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Unload every model.")] = False,
     daemon: Annotated[bool, typer.Option("--daemon", help="End the daemon itself.")] = False,
 ) -> None:
-    """Unload a model at once; the daemon keeps running."""
+    """Unload a model; its answers have a moment to end. The daemon keeps running."""
     if (model is not None) + everything + daemon != 1:
         raise WrongUsage("say what to stop: a model, --all or --daemon")
     client = connect()
@@ -50,7 +55,7 @@ def _end(client: Client) -> None:
 
 
 def _unload(client: Client, model: str) -> None:
-    """Without a time limit: an answer that is running is not cut off."""
+    """Returns when its engine is gone. Raises CliError when that takes too long."""
     try:
         client.call(
             "POST",
@@ -62,3 +67,17 @@ def _unload(client: Client, model: str) -> None:
         if error.status != 404:
             raise
         raise CliError(f'couldn\'t find model "{model}" to stop') from None
+    deadline = time.monotonic() + _GONE_SECONDS
+    while stage := _stage(client, model):
+        if time.monotonic() > deadline:
+            raise CliError(f"'{model}' still does not end ({stage}); see the daemon's log")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _stage(client: Client, model: str) -> str:
+    """How far the end of its engine has come, "" when it is gone; one that is loaded anew has none."""
+    models = client.call("GET", "/api/ps").get("models") or []
+    stages = [
+        str(entry.get("stage") or "") for entry in models if is_loaded(model, [str(entry.get("name", ""))])
+    ]
+    return next(iter(stages), "")

@@ -1,6 +1,8 @@
 """Whose turn it is, and how a model is made to go, seen from outside, with the scripted engine."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import httpx
@@ -92,6 +94,24 @@ async def test_a_model_that_generates_without_end_is_gone_within_the_drain_bound
         await eventually(lambda: daemon.loaded() == [], "it is gone")
         daemon.script()
         assert (await client.post(CHAT.path, json=CHAT.body("a"))).status_code == 200
+
+
+async def test_mgr_stop_returns_when_the_model_is_gone(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon(DRAIN_TIMEOUT="1s")
+    daemon.model("a")
+    daemon.script(a={"hold_tokens": str(daemon.hold("for ever"))})
+    daemon.start()
+    async with daemon.client() as client:
+        asked = asyncio.create_task(client.post(CHAT.path, json=CHAT.body("a")))
+        await daemon.until("held")
+        command = [sys.executable, "-m", "cli.main", "stop", "a"]
+        environment = {**daemon.environment(), "MGR_HOST": daemon.url.removeprefix("http://")}
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, text=True, timeout=GUARD_SECONDS
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert daemon.loaded() == []
+        assert (await asked).status_code == 502
 
 
 @pytest.mark.parametrize("said_by", ["header", "key"])
