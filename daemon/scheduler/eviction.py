@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-_LEAST_LOAD_SECONDS = 0.1
+# A load that takes less is cheap, whatever it took last time.
+_CHEAP_LOAD_SECONDS = 5.0
 
 
 class Candidate(Protocol):
@@ -23,6 +24,6 @@ def order(candidates: Iterable[C], now: float) -> list[C]:
     """The first is the one to go: it was idle for long, measured by what it costs to have it back."""
 
     def worth(candidate: C) -> float:
-        return (now - candidate.last_used) / max(candidate.load_seconds, _LEAST_LOAD_SECONDS)
+        return (now - candidate.last_used) / max(candidate.load_seconds, _CHEAP_LOAD_SECONDS)
 
     return sorted(candidates, key=worth, reverse=True)

@@ -450,6 +450,14 @@ def test_the_victim_is_the_one_that_is_cheap_to_have_back() -> None:
     assert stopped(world.decide()) == ["quick"]
 
 
+def test_of_models_that_are_all_cheap_to_have_back_the_one_goes_that_was_not_used_for_the_longest() -> None:
+    world = World(loaded=2)
+    world.model("older", last_used=NOW - 1).load_seconds = 4.0
+    world.model("newer", last_used=NOW - 0.9).load_seconds = 0.1
+    world.waiter(demand("c"))
+    assert stopped(world.decide()) == ["older"]
+
+
 def test_a_model_stays_for_a_while_if_it_took_long_to_load_but_not_for_the_patient() -> None:
     world = World()
     entry = world.model("a", last_used=NOW)
