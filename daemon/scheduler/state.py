@@ -136,8 +136,8 @@ class Loaded:
         return self.plan.slots
 
     def settled_at(self, residence: float) -> float:
-        """Until when it should stay: what took long to load is not given up at once."""
-        return self.ready_at + min(self.load_seconds, residence)
+        """Until when it should stay: what took as long to load, or longer, is not given up before."""
+        return self.ready_at + (residence if self.load_seconds >= residence else 0.0)
 
     def serves(self, wish: Wish) -> bool:
         """A smaller window is served by a larger one; of the load-time options only those given must agree."""
@@ -210,9 +210,9 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How many may wait for loads in all, and for a slot of one loaded model. `patience`: seconds after which those
-    who wait for a load close a busy model to newcomers, so that it becomes idle. `residence`: for so many seconds, and
-    at most as long as it took to load, an idle model stays for others than the patient. `recycle`: seconds of service
-    after which an engine is ended when it is idle."""
+    who wait for a load close a busy model to newcomers, so that it becomes idle. `residence`: for so many seconds
+    an idle model that took as long to load stays for others than the patient. `recycle`: seconds of service after which
+    an engine is ended when it is idle."""
 
     queue: int
     waiting: int
