@@ -210,7 +210,16 @@ async def test_f39_hostile_surroundings(make: MakeFaultDaemon) -> None:
             assert (await watch.ask("a", way)).text == SAID
         engine = daemon.engine_of("a")
         environment = psutil.Process(engine).environ()
-        assert {*environment} - SHELL <= {"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME", KEY_VARIABLE}
+        assert {*environment} - SHELL <= {
+            "PATH",
+            "LANG",
+            "LC_ALL",
+            "LC_CTYPE",
+            "TZ",
+            "TMPDIR",
+            "HOME",
+            KEY_VARIABLE,
+        }
         assert environment["HOME"].startswith(str(daemon.mark))
         open_files = [os.readlink(each) for each in Path(f"/proc/{engine}/fd").iterdir()]
         assert not [each for each in open_files if each.startswith(str(daemon.models))]
