@@ -479,6 +479,8 @@ class Scheduler:
         if guilty := self._blamed(handle, error, now):
             breakers.pardon(entry.key, now, guilty)
             breakers.stopped(handle.demand.start, now)
+        elif isinstance(error, EngineDied) and not error.crashed and entry.service is not None:
+            breakers.stopped(handle.demand.start, now)  # it worked, and somebody killed it
         else:
             breakers.died(handle.demand.start, now, error)
         self._remove(entry.key)

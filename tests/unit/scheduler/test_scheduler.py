@@ -512,6 +512,23 @@ async def test_a_request_that_engines_crash_on_is_refused_and_its_model_is_not()
     (await world.ask("a", request=replace(poison, prompt="harmless"))).release()
 
 
+@pytest.mark.parametrize(("crashed", "refused"), [(False, False), (True, True)])
+async def test_an_engine_that_worked_and_was_killed_is_no_crash_loop(crashed: bool, refused: bool) -> None:
+    world = World()
+    for _ in range(6):
+        (await world.loaded("a")).release()
+        held = await world.ask("a")
+        world.runners[-1].on_exit(EngineDied("the engine ended with signal 9", crashed=crashed))
+        held.release()
+        world.now += 20
+        if refused and len(world.runners) == 5:
+            break
+    asking = world.asking("a")
+    await settle()
+    assert (asking.done() and isinstance(asking.exception(), Busy)) is refused
+    asking.cancel()
+
+
 async def test_an_engine_that_somebody_killed_makes_nobody_a_suspect() -> None:
     world = World()
     asked = CompletionRequest(model="a", prompt="hi")
