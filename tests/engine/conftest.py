@@ -90,7 +90,7 @@ def _engine_of(item: pytest.Item) -> str | None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The matrix of clients and features, when its tests ran."""
     results = {
-        value: outcome
+        table.Place(*value): outcome
         for outcome in ("passed", "skipped", "failed", "error")
         for report in terminalreporter.stats.get(outcome, ())
         for name, value in getattr(report, "user_properties", ())
@@ -133,9 +133,19 @@ def pulled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         assert reply.status_code == 200, reply.text
         copy.unlink()
+        for model in ("smollm2", "other"):
+            create(daemon, model, model)
     finally:
         daemon.stop()
     return daemon.models
+
+
+def create(daemon: DaemonProcess, name: str, source: str, **recipe: Any) -> None:
+    """A model whose engine has one thread: threads that wait for each other do so busily, which takes long where
+    other tests run."""
+    body = {"model": name, "from": source, "parameters": {"num_thread": 1}, "stream": False, **recipe}
+    made = httpx.post(f"{daemon.url}/api/create", json=body, timeout=GUARD_SECONDS, trust_env=False)
+    assert made.json() == {"status": "success"}
 
 
 def copy_store(source: Path, target: Path) -> None:
@@ -184,16 +194,7 @@ def tools_daemon(
     copy_store(pulled, folder / "models")
     daemon = DaemonProcess(folder, {"ENGINE": engine.setting, "CONTEXT_LENGTH": 2048}).start()
     try:
-        recipe = {
-            "model": "with-tools",
-            "from": "smollm2",
-            "template": TOOLS_TEMPLATE.read_text(),
-            # Threads that wait for each other do so busily, which takes long beside other work.
-            "parameters": {"num_thread": 1},
-            "stream": False,
-        }
-        made = httpx.post(f"{daemon.url}/api/create", json=recipe, timeout=GUARD_SECONDS, trust_env=False)
-        assert made.json() == {"status": "success"}
+        create(daemon, "with-tools", "smollm2", template=TOOLS_TEMPLATE.read_text())
         yield daemon
     finally:
         daemon.stop()
@@ -214,7 +215,7 @@ class DirectEngine:
         self._process = subprocess.Popen(
             [
                 *(*engine.command, "--model", str(model), "--host", str(self._socket)),
-                *("--ctx-size", "8192", "--parallel", "2", "--batch-size", "512"),
+                *("--ctx-size", "8192", "--parallel", "2", "--batch-size", "512", "--threads", "1"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -3,6 +3,7 @@ streamed and not, from a daemon with the real engine. The table is printed at th
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import astuple
 from pathlib import Path
 
 import ollama
@@ -62,7 +63,7 @@ def test_cell(
 ) -> None:
     feature, language, api, stream = cell
     place = Place(engine.name, language, feature.name, api, stream, CELLS.index(cell))
-    request.node.user_properties.append(("matrix", place))
+    request.node.user_properties.append(("matrix", astuple(place)))
     if language == "node" and (reason := why_no_node()):
         pytest.skip(reason)
     feature.check(Cell(feature.name, language, api, stream, bench))

@@ -80,11 +80,13 @@ async def test_twenty_starts_and_stops_leave_nothing(make_daemon: MakeDaemon) ->
     daemon.start()
     process = psutil.Process(daemon.pid)
     await load(daemon, "a", "b", "a", "b")
-    before = process.num_fds(), process.num_threads()
+    before = process.num_fds()
     for _ in range(8):
         await load(daemon, "a", "b")
+    # The pool of threads grows to its size when it likes; a thread for each load would be more.
+    pool = (os.cpu_count() or 1) + 4
     await eventually(
-        lambda: process.num_fds() <= before[0] and process.num_threads() <= before[1], "nothing has grown"
+        lambda: process.num_fds() <= before and process.num_threads() < pool + 8, "nothing has grown"
     )
     assert len(daemon.engines()) == 1
     assert daemon.zombies() == []

@@ -24,10 +24,16 @@ Build = Callable[..., Daemon]
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Nothing of the machine's; temporary folders are made in `tmp_path / "t"`."""
-    (tmp_path / "t").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t"))
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are made; its path is short, as the path of a socket has to be."""
+    with tempfile.TemporaryDirectory(prefix="mgr-t-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, temporary: Path) -> Settings:
+    """Nothing of the machine's."""
     return Settings(models=tmp_path / "models", shortnames=tmp_path / "shortnames.toml")
 
 
