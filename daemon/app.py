@@ -23,7 +23,7 @@ from daemon.errors import InvalidRequest, MgrError, Misconfigured, NotFound
 from daemon.middleware.access import Access, Policy, read_keys
 from daemon.middleware.dialect import Reply
 from daemon.pull.puller import Puller
-from daemon.routes import cloud, create, inference, models, status
+from daemon.routes import cloud, create, inference, metrics, models, status
 from daemon.routes.services import Services
 from daemon.runner.endpoint import RunDirectory
 from daemon.runner.engine import CHOICES, EngineFinder
@@ -39,7 +39,7 @@ from daemon.settings import Settings
 from daemon.store.models import Store
 
 # Every route that there is comes from one of these. Routes are tried in turn, so the busiest come first.
-ROUTERS = (inference.router, status.router, models.router, create.router, cloud.router)
+ROUTERS = (inference.router, status.router, models.router, create.router, metrics.router, cloud.router)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -115,7 +115,7 @@ def _scheduler(settings: Settings, run_directory: RunDirectory, engines: EngineF
     )
     defaults = Defaults(settings.context_length, settings.num_parallel, settings.keep_alive)
     learned = Learned(settings.models / "mgr")
-    ledger = Ledger(Machine({}), learned, defaults, settings.max_loaded_models, engines)
+    ledger = Ledger(Machine(engines.environment), learned, defaults, settings.max_loaded_models, engines)
     return Scheduler(make_runner, limits, ledger, settings.wait_timeout)
 
 

@@ -124,13 +124,14 @@ class BodyTooLarge(MgrError):
 
 
 class Busy(MgrError):
-    """Refused for now. `retry_after` is in seconds."""
+    """Refused for now. `retry_after` is in seconds; `reason` is one word for metrics."""
 
     kind = Kind.BUSY
 
-    def __init__(self, message: str, retry_after: int = 1) -> None:
+    def __init__(self, message: str, retry_after: int = 1, reason: str = "busy") -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.reason = reason
 
 
 class LoadFailed(MgrError):

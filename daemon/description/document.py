@@ -18,6 +18,9 @@ _OWN: Mapping[tuple[str, str], Operation] = {
     ("GET", "/health/ready"): Operation(
         "should work be sent here?", obj("status", status=STRING), errors=(401, 403, 503)
     ),
+    ("GET", "/metrics"): Operation(
+        "what the daemon does, in Prometheus's text format", STRING, media="text/plain", errors=(401, 403)
+    ),
 }
 
 # Each API's operations with the envelope of its errors.

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daemon.errors import BodyTooLarge, Forbidden, MgrError, Unauthorized
+from daemon.metrics import REQUESTS
 from daemon.middleware.caller import name_of, wants_batch
 from daemon.middleware.dialect import Reply
 
@@ -158,6 +159,11 @@ def read_keys(text: str) -> dict[bytes, bool]:
     return keys
 
 
+def _route(scope: Scope) -> str:
+    """The path as the API has it, with names for its parts, once a router has seen the request."""
+    return getattr(scope.get("route"), "path_format", "none")
+
+
 def _check_length(path: str, headers: Headers) -> None:
     """Refuses early what announces itself as too long; who lies is stopped while the body is read."""
     if path.startswith(UPLOADS):
@@ -168,7 +174,7 @@ def _check_length(path: str, headers: Headers) -> None:
 
 
 class Access:
-    """The outermost layer: gives a request its id, applies the policy, answers preflights, logs."""
+    """The outermost layer: gives a request its id, applies the policy, answers preflights, logs, counts."""
 
     def __init__(self, app: ASGIApp, policy: Policy, reply: Callable[[str, MgrError], Reply]) -> None:
         """`reply` gives the answer to an error on a path, in the dialect that is spoken there."""
@@ -187,6 +193,7 @@ class Access:
         try:
             await answer(scope, receive, exchange.send)
         finally:
+            REQUESTS.add(_route(scope), str(exchange.status or "none"))
             # repr, because the path is a stranger's text.
             log.debug(
                 "%s %s %r %d %.0f ms",

@@ -78,13 +78,14 @@ def _entry(view: LoadedView, model: Model | None, now: datetime) -> dict[str, An
         "digest": model.digest if model else "",
         "details": details(model) if model else {},
         "expires_at": until.isoformat().replace("+00:00", "Z"),
-        "size_vram": 0,
+        "size_vram": round(view.weights.size * view.share),
         "context_length": view.window,
         "state": view.phase,
         "engine": view.engine,
         "slots": view.slots,
         "in_use": view.leases,
         "pid": view.pid,
+        "devices": [*view.offload.devices] if view.offload else [],
     } | ({"stage": view.stage} if view.stage is not None else {})
 
 

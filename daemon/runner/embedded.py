@@ -28,6 +28,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("-t", "--threads", type=int, default=-1)
     top.add_argument("-ngl", "--n-gpu-layers", type=int)
     top.add_argument("--main-gpu", type=int)
+    top.add_argument("--device", metavar="NAMES", help="GPUs as --list-devices names them, or none")
+    top.add_argument("--tensor-split", metavar="SHARES", help="how several GPUs divide the layers, like 3,1")
+    top.add_argument("--fit", choices=["on", "off"], default="on", help="place layers by the memory there is")
+    top.add_argument("--no-mmproj-offload", action="store_true")
     top.add_argument("--jinja", action="store_true", help="how templates are read, always")
     top.add_argument("--chat-template-file", metavar="FILE", help="in Jinja, instead of the model's own")
     top.add_argument("--mmproj", metavar="FILE", help="makes embeddings of images or sound")
@@ -73,10 +77,7 @@ def serve(options: argparse.Namespace) -> None:
         params.cpuparams.n_threads = options.threads
     if options.alias:
         params.model_alias = {options.alias}
-    if options.n_gpu_layers is not None:
-        params.n_gpu_layers = options.n_gpu_layers
-    if options.main_gpu is not None:
-        params.main_gpu = options.main_gpu
+    set_gpus(params, options)
     if options.sse_ping_interval is not None:
         params.sse_ping_interval = options.sse_ping_interval
     if key := os.environ.get("LLAMA_API_KEY"):
@@ -84,6 +85,32 @@ def serve(options: argparse.Namespace) -> None:
     server = xllamacpp.Server(params)
     print(f"listening on {server.listening_address}", flush=True)  # noqa: T201
     threading.Event().wait()
+
+
+def set_gpus(params: Any, options: argparse.Namespace) -> None:
+    """Which layers go where. The library has no list of devices: it is none, one (by its number), or all."""
+    import xllamacpp  # noqa: PLC0415
+
+    params.fit_params = options.fit == "on"
+    params.mmproj_use_gpu = not options.no_mmproj_offload
+    if options.n_gpu_layers is not None:
+        params.n_gpu_layers = options.n_gpu_layers
+    if options.main_gpu is not None:
+        params.main_gpu = options.main_gpu
+    if options.tensor_split:
+        shares = [float(share) for share in options.tensor_split.split(",")]
+        params.tensor_split = shares + [0.0] * (len(params.tensor_split) - len(shares))
+    names = (options.device or "").split(",")
+    if names == ["none"]:
+        params.n_gpu_layers = 0
+    elif names != [""] and len(names) == 1:
+        found = [device["name"] for device in xllamacpp.get_device_info() if not is_cpu(device)]
+        params.split_mode = xllamacpp.llama_split_mode.LLAMA_SPLIT_MODE_NONE
+        params.main_gpu = found.index(names[0])
+
+
+def is_cpu(device: "dict[str, Any]") -> bool:
+    return bool(device["type"].name.endswith("_CPU"))
 
 
 def set_task(params: Any, options: argparse.Namespace) -> None:
@@ -114,7 +141,7 @@ def devices(found: "list[dict[str, Any]]") -> str:
         f"  {device['name']}: {device['description']} "
         f"({device['memory_total'] >> 20} MiB, {device['memory_free'] >> 20} MiB free)"
         for device in found
-        if not device["type"].name.endswith("_CPU")
+        if not is_cpu(device)
     ]
     return "\n".join(["Available devices:", *(lines or ["  (none)"])])
 

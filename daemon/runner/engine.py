@@ -116,6 +116,11 @@ class EngineFinder:
         self._turn = asyncio.Lock()  # one engine is asked at a time, and only once
         self.found: Engine | None = None
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What an engine sees that is asked something."""
+        return environment(os.environ, "", self._folder)
+
     async def find(self) -> Engine:
         """The first engine there is; it is also kept in `found`.
 
@@ -227,8 +232,7 @@ class EngineFinder:
             return None
 
     async def _ask(self, command: tuple[str, ...], flag: str, seconds: float = _ASK_SECONDS) -> str:
-        clean = environment(os.environ, "", self._folder)
-        status, lines = await output_of([*command, flag], clean, self._folder, seconds)
+        status, lines = await output_of([*command, flag], self.environment, self._folder, seconds)
         if status != 0:
             raise ValueError(f"its {flag} ended with status {status}{_last(lines, command)}")
         return "\n".join(lines)

@@ -24,13 +24,25 @@ CPU_BATCH = 256
 GPU_BATCH = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """How many layers of a model lie on which GPUs, `layers` of `of`: counted from the last, the output being one more,
+    as `--n-gpu-layers` does. `devices` are named as the engine lists them, and `shares` say how several divide them."""
+
+    layers: int
+    of: int
+    devices: tuple[str, ...]
+    shares: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What one engine is started with. `window` is in tokens for each of `slots` requests at once; `cache_mib` of RAM
     are for the state of earlier conversations.
 
     `template` is a chat template in Jinja that is used instead of the model's own, `projector` makes embeddings of
-    images or sound, `adapters` are LoRAs. With `embedding` it makes vectors of texts; `pooling` is how, for a model
+    images or sound, `adapters` are LoRAs. Without `offload` the engine places the layers itself, as far as `gpu_layers`
+    and `main_gpu` do not say. With `embedding` it makes vectors of texts; `pooling` is how, for a model
     that was not made for it ("mean"). With `reranking` it compares texts.
     """
 
@@ -40,6 +52,7 @@ class Launch:
     slots: int
     cache_mib: int = CACHE_RAM_MIB
     batch: int | None = None
+    offload: Offload | None = None
     gpu_layers: int | None = None
     threads: int | None = None
     main_gpu: int | None = None
@@ -84,6 +97,7 @@ def not_taken(known: frozenset[str]) -> list[str]:
         alias="",
         window=0,
         slots=0,
+        offload=Offload(0, 1, (), (1, 1)),
         gpu_layers=0,
         threads=0,
         main_gpu=0,
@@ -117,15 +131,29 @@ def _flags(launch: Launch, socket: Path, batch: int) -> Iterable[_Flag]:
     yield _Flag([("--offline",)])
     yield _Flag([("--cache-ram", str(launch.cache_mib))])
     yield _Flag([("--ctx-checkpoints", str(CHECKPOINTS)), ("--swa-checkpoints", str(CHECKPOINTS))])
-    if launch.gpu_layers is not None:
-        yield _Flag([("--n-gpu-layers", str(launch.gpu_layers)), ("-ngl", str(launch.gpu_layers))])
+    yield from _gpus(launch)
     if launch.threads is not None:
         yield _Flag([("--threads", str(launch.threads)), ("-t", str(launch.threads))])
-    if launch.main_gpu is not None:
-        yield _Flag([("--main-gpu", str(launch.main_gpu))])
     if launch.mmap is not None:
         mode = "mmap" if launch.mmap else "none"
         yield _Flag([("--load-mode", mode), ("--mmap" if launch.mmap else "--no-mmap",)])
+
+
+def _gpus(launch: Launch) -> Iterable[_Flag]:
+    where = launch.offload
+    layers = launch.gpu_layers if where is None else where.layers
+    if layers is not None:
+        yield _Flag([("--n-gpu-layers", str(layers)), ("-ngl", str(layers))])
+    if where is None:
+        if launch.main_gpu is not None:
+            yield _Flag([("--main-gpu", str(launch.main_gpu))])
+        return
+    yield _Flag([("--device", ",".join(where.devices) or "none")])
+    yield _Flag([("--fit", "off")])  # newer engines would move layers to where they see more room
+    if where.shares:
+        yield _Flag([("--tensor-split", ",".join(map(str, where.shares)))])
+    if where.layers == 0 and launch.projector is not None:
+        yield _Flag([("--no-mmproj-offload",)])
 
 
 def _task(launch: Launch, batch: int) -> Iterable[_Flag]:

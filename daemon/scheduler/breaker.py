@@ -152,7 +152,7 @@ def _refusal(error: MgrError, failures: int, left: float) -> MgrError:
     if _is_permanent(error):
         return LoadFailed(f"{told}it would fail again: {error.message}", permanent=True)
     times = "start" if failures == 1 else f"{failures} starts"
-    return Busy(f"{told}its last {times} failed: {error.message}", seconds)
+    return Busy(f"{told}its last {times} failed: {error.message}", seconds, "back_off")
 
 
 # ---- many starts

@@ -5,7 +5,8 @@ The only module of the scheduler that knows both; `placement.py` and `queue.py` 
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -16,11 +17,13 @@ from daemon.chat import LoadOptions
 from daemon.errors import LoadFailed
 from daemon.runner import usage
 from daemon.runner.engine import Engine
-from daemon.runner.launch import CPU_BATCH, Launch
+from daemon.runner.launch import CPU_BATCH, GPU_BATCH, Launch
+from daemon.scheduler.gpus import Gpus
 from daemon.scheduler.learned import Learned, Measurement, corrected
 from daemon.scheduler.machine import Machine
-from daemon.scheduler.memory import Need, estimate, occupied
-from daemon.scheduler.placement import AUTO_LOADED, Defaults, Needs, plans
+from daemon.scheduler.memory import Division, Need, divide, estimate, occupied
+from daemon.scheduler.offload import Divide, Site, sites
+from daemon.scheduler.placement import AUTO_LOADED, Defaults, plans
 from daemon.scheduler.readahead import read_ahead
 from daemon.scheduler.shape import Shape
 from daemon.scheduler.state import ENGINES, RAM, Amounts, Plan, Purpose, Weights
@@ -30,6 +33,7 @@ log = logging.getLogger("mgr.memory")
 # Of the memory that there is, what stays free whatever models want: for this process and what else comes and goes.
 _RESERVE = 1 / 20
 _KEPT = 256  # of what was worked out already
+_FRESH_SECONDS = 1.0  # what was seen of GPUs
 
 
 class Engines(Protocol):
@@ -43,51 +47,69 @@ class Engines(Protocol):
 class Ledger:
     """`loaded` is the limit of models, 0 for as many as there is memory for.
 
-    Only what lies in RAM is counted. Where the engine may have a GPU, it places the layers itself, and no more is known
+    Where an engine may have a GPU and does not say how large that is, it places the layers itself, and no more is known
     than how many models there are.
     """
 
     def __init__(
-        self, machine: Machine, learned: Learned, defaults: Defaults, loaded: int, engines: Engines
+        self,
+        machine: Machine,
+        learned: Learned,
+        defaults: Defaults,
+        loaded: int,
+        engines: Engines,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.defaults = defaults
         self._engines = engines
         self._machine = machine
         self._learned = learned
         self._loaded = loaded
+        self._clock = clock
+        self._gpus = Gpus()
         self._shapes: dict[str, Shape] = {}
-        self._plans: dict[tuple[Weights, int | None, LoadOptions, bool], tuple[Plan, ...]] = {}
+        self._plans: dict[tuple[object, ...], tuple[Plan, ...]] = {}
 
-    async def prepare(self) -> None:
-        """To be awaited before the first plan: what the engine has decides on it."""
+    async def prepare(self, taken: Amounts, *, settled: bool) -> None:
+        """To be awaited before a load is thought of: which engine there is, and what others have of its GPUs' memory.
+
+        `taken` is what loaded models take by their plans; unless `settled`, some come or go just now, and what is seen
+        of the GPUs would be taken for others'.
+        """
         if self._engines.found is None:
             with suppress(LoadFailed):  # the load will say so
                 await self._engines.find()
+        lines = (self._engines.found and self._engines.found.devices) or ()
+        now = self._clock()
+        if lines == self._gpus.lines and (not settled or now < self._gpus.seen_at + _FRESH_SECONDS):
+            return
+        devices = (await self._machine.memory(lines)).devices if lines else ()
+        self._gpus = Gpus.seen(lines, devices, taken, now)
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
-        """The ways to load a model. Raises BadModel where the header says what cannot be."""
-        asked = (weights, window, options, self._counts)
+        """The ways to load a model. Raises BadModel where the header says what cannot be, InvalidRequest where the
+        options do."""
+        asked = (weights, window, options, self._counts, self._gpus.sizes)
         if asked not in self._plans:
             if len(self._plans) >= _KEPT:
                 self._plans.clear()
-            ram = self._machine.ram() if self._counts else None
-            needs = self._needs(weights, options)
-            self._plans[asked] = plans(
-                weights, window, self.defaults, needs, None if ram is None else ram.total
-            )
+            self._plans[asked] = plans(weights, window, self.defaults, self._sites(weights, options))
         return self._plans[asked]
 
     def capacity(self, engines: Iterable[int]) -> Amounts:
-        """What models may take in all: what is free, and what these processes, which are engines, have of it."""
+        """What models may take in all: of the RAM, what is free and what these processes, which are engines, have of
+        it; of a GPU, what others have not."""
         ram = self._machine.ram() if self._counts else None
         if ram is None:
             return {ENGINES: self._loaded or AUTO_LOADED}
         there = ram.free + sum(_resident(pid) for pid in engines) - int(ram.total * _RESERVE)
-        memory = {RAM: max(min(there, ram.total), 0)}
+        memory = {RAM: max(min(there, ram.total), 0), **self._gpus.capacity()}
         return memory | {ENGINES: self._loaded} if self._loaded else memory
 
     async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
         """Remembers what an engine uses now that it has answered."""
+        if launch.offload is not None and launch.offload.layers:
+            return  # what lies on a GPU is not seen here
         shape = self._shape(weights)
         used = await asyncio.to_thread(usage.of, pid)
         if shape is None or used is None:
@@ -107,26 +129,38 @@ class Ledger:
 
     @property
     def _counts(self) -> bool:
-        """Whether models lie in RAM."""
-        return self._engines.found is not None and self._engines.found.cpu_only
+        """Whether it is known where models can lie."""
+        engine = self._engines.found
+        return engine is not None and (engine.cpu_only or bool(self._gpus.devices))
 
-    def _needs(self, weights: Weights, options: LoadOptions) -> Needs | None:
-        shape = self._shape(weights)
-        if shape is None:
-            return None
-        needs = partial(self._estimate, shape, weights, options)
+    def _sites(self, weights: Weights, options: LoadOptions) -> list[Site]:
+        ram, shape = self._machine.ram() if self._counts else None, self._shape(weights)
+        if ram is None or shape is None:
+            return []
+        divide = self._divide(shape, weights, options)
+        return sites(divide, len(shape.layers), ram.total, self._gpus.devices, options)
+
+    def _divide(self, shape: Shape, weights: Weights, options: LoadOptions) -> Divide:
         measured = self._learned.measurements(_key(weights, options))
-        return lambda window, slots: corrected(needs, window, slots, measured)
+        on_cpu = partial(self._estimate, shape, weights, options)
+        embedding = weights.purpose is not Purpose.GENERATE
 
-    @staticmethod
-    def _estimate(shape: Shape, weights: Weights, options: LoadOptions, window: int, slots: int) -> Need:
-        return estimate(
-            shape,
-            window=window,
-            slots=slots,
-            batch=options.batch or CPU_BATCH,
-            embedding=weights.purpose is not Purpose.GENERATE,
-        )
+        def needed(layers: int, window: int, slots: int) -> Division:
+            if layers == 0:
+                return Division(corrected(on_cpu, window, slots, measured), Need())
+            batch = self._batch(options)
+            return divide(shape, layers, window=window, slots=slots, batch=batch, embedding=embedding)
+
+        return needed
+
+    def _estimate(
+        self, shape: Shape, weights: Weights, options: LoadOptions, window: int, slots: int
+    ) -> Need:
+        embedding = weights.purpose is not Purpose.GENERATE
+        return estimate(shape, window=window, slots=slots, batch=self._batch(options), embedding=embedding)
+
+    def _batch(self, options: LoadOptions) -> int:
+        return options.batch or (CPU_BATCH if not self._gpus.devices else GPU_BATCH)
 
     def _shape(self, weights: Weights) -> Shape | None:
         if weights.summary is None:

@@ -1,16 +1,17 @@
 """In which ways can a model be loaded, and what does each take? Pure.
 
-A plan that is wanted more comes first: more requests at once, and a larger store of earlier conversations. The last one
-takes the least that serves the request. `queue.py` takes the first that there is room for.
+A plan that is wanted more comes first: more layers on a GPU, more requests at once, a larger store of earlier
+conversations. The last one takes the least that serves the request. `queue.py` takes the first that there is room for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from daemon.chat import LoadOptions
 from daemon.runner.launch import CACHE_RAM_MIB, Launch
-from daemon.scheduler.memory import MIB, Need
-from daemon.scheduler.state import ENGINES, RAM, Plan, Purpose, Weights
+from daemon.scheduler.offload import Site
+from daemon.scheduler.state import ENGINES, Plan, Purpose, Weights
 
 AUTO_WINDOW = 4096  # the least, if the model was trained for it
 LARGEST_AUTO_WINDOW = 32768
@@ -19,11 +20,10 @@ AUTO_SLOTS = 4
 UNKNOWN_SLOTS = 2
 AUTO_LOADED = 3
 
-_SHARE_OF_CACHES = 16
+_LEAST_WINDOW = AUTO_WINDOW // 4  # where there is no other way
+# Of the memory, for the caches of a model: an engine fills them with zeros before it answers, a GPU at once.
+_SHARE_OF_CACHES, _SHARE_ON_GPU = 16, 4
 _CACHES = (CACHE_RAM_MIB, CACHE_RAM_MIB // 4, 0)
-
-# What is needed with a window of so many tokens for so many slots.
-Needs = Callable[[int, int], Need]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,46 +42,57 @@ def grown(window: int) -> int:
 
 
 def plans(
-    weights: Weights, window: int | None, defaults: Defaults, needs: Needs | None, ram: int | None
+    weights: Weights, window: int | None, defaults: Defaults, sites: Sequence[Site]
 ) -> tuple[Plan, ...]:
     """The ways to load these weights, the best first. The window is each request's own; slots never divide it.
 
-    `window` is what is asked for, `ram` the bytes that there are in all; None is unknown.
+    `window` is what is asked for; `sites` are where the model may lie, the best first, none where nothing is known.
     """
     wanted = window or defaults.window
-    slots = (defaults.slots,) if defaults.slots else tuple(range(AUTO_SLOTS, 0, -1))
-    if needs is None or ram is None:
+    if not sites:
         tokens = weights.clamp(wanted or AUTO_WINDOW)
         return (Plan(tokens, defaults.slots or UNKNOWN_SLOTS, CACHE_RAM_MIB, {ENGINES: 1}),)
-    windows = [weights.clamp(wanted)] if wanted else [*_windows(weights, needs, ram, slots[0])]
-    ways = [(windows[0], count, _CACHES[0]) for count in slots]
-    ways += [(windows[0], slots[-1], cache) for cache in _CACHES[1:]]
-    ways += [(tokens, slots[-1], 0) for tokens in windows[1:]]
-    return tuple(
-        Plan(tokens, count, cache, {ENGINES: 1, RAM: taken(needs(tokens, count), cache)})
-        for tokens, count, cache in ways
-    )
+    slots = (defaults.slots,) if defaults.slots else tuple(range(AUTO_SLOTS, 0, -1))
+    found: list[Plan] = []
+    for layers, alike in groupby(sites, lambda site: site.layers):
+        group = [*alike]
+        is_first, is_last = layers == sites[0].layers, layers == sites[-1].layers
+        if wanted:
+            windows = [weights.clamp(wanted)]
+        else:
+            # Rather a smaller window than fewer layers on a GPU, as long as it is not very small.
+            windows = [*_windows(weights, group[0], slots[0], _LEAST_WINDOW if is_last else AUTO_WINDOW)]
+        if not is_first and not is_last:
+            windows = windows[-1:]
+        found += [
+            Plan(tokens, count, cache, {ENGINES: 1, **site.takes(tokens, count, cache)}, site.offload)
+            for tokens, count, cache in _ways(windows, slots if is_first or is_last else slots[-1:])
+            for site in group
+        ]
+    return tuple(found)
 
 
-def _windows(weights: Weights, needs: Needs, ram: int, slots: int) -> Iterator[int]:
-    """The default window is the largest with which the caches of all slots take at most a sixteenth of the memory, as
-    an engine fills them with zeros before it answers; and smaller ones, for when that is not free. Each is half as
-    large as the one before."""
+def _ways(windows: Sequence[int], slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Window, slots, and MiB for earlier conversations: what is wanted less goes first."""
+    yield from ((windows[0], count, _CACHES[0]) for count in slots)
+    yield from ((windows[0], slots[-1], cache) for cache in _CACHES[1:])
+    yield from ((tokens, slots[-1], 0) for tokens in windows[1:])
+
+
+def _windows(weights: Weights, site: Site, slots: int, least: int) -> Iterator[int]:
+    """The default window is the largest with which the caches of all slots take at most a part of the memory; and
+    smaller ones, for when that is not free. Each is half as large as the one before, the last at most `least`."""
     # For a vector each token's probabilities are made, too, so a long window costs much more than its cache.
     generates = weights.purpose is Purpose.GENERATE
     window = weights.clamp(LARGEST_AUTO_WINDOW if generates else AUTO_WINDOW)
-    while window > AUTO_WINDOW and needs(window, slots).kv > ram // _SHARE_OF_CACHES:
+    part = site.memory // (_SHARE_ON_GPU if site.layers else _SHARE_OF_CACHES)
+    while window > AUTO_WINDOW and site.kv(window, slots) > part:
         window = max(window // 2, AUTO_WINDOW)
     while True:
         yield window
-        if window <= AUTO_WINDOW // 4:
+        if window <= least:
             return
         window //= 2
-
-
-def taken(need: Need, cache: int) -> int:
-    """Bytes. `cache` is in MiB: the store of earlier conversations counts in full, as it will be filled."""
-    return need.most - need.prompt_cache + min(need.prompt_cache, cache * MIB)
 
 
 def launch(weights: Weights, plan: Plan, options: LoadOptions) -> Launch:
@@ -93,6 +104,7 @@ def launch(weights: Weights, plan: Plan, options: LoadOptions) -> Launch:
         slots=plan.slots,
         cache_mib=plan.cache,
         batch=options.batch,
+        offload=plan.offload,
         gpu_layers=options.gpu_layers,
         threads=options.threads,
         main_gpu=options.main_gpu,

@@ -63,8 +63,8 @@ def decide(state: State, now: float) -> list[Action]:
        starts like this one have failed: Reject all of it for a while, or wait for a moment (`breaker.py`);
        a compatible load of its model runs: it waits, however long that takes (others get Reject at their deadline);
        its model runs or loads with other options: Stop it once it is idle;
-       the least of its plans is more than there is in all: Reject;
-       there is room for one of its plans with the largest window that there could be room for: Start;
+       each of its plans takes more than there is in all: Reject;
+       there is room for one that is as good as the best that there could be room for, but for its slots: Start;
        engines that stop make room enough: that room is this line's; or idle models can go: Stop them, likewise;
        only busy models could go: wait; after `patience` they take no newcomers, and the room is this line's.
     3. The lines whose model runs: Grant to as many as there are free slots, in fair turns (`fairness.py`). Others wait.
@@ -99,7 +99,8 @@ class _Decision:
     def __init__(self, state: State, now: float) -> None:
         self._state = state
         self._now = now
-        self._free = {pool: amount - _taken(state, pool) for pool, amount in state.capacity.items()}
+        taken = state.taken()
+        self._free = {pool: amount - taken.get(pool, 0) for pool, amount in state.capacity.items()}
         self._leases = {key: entry.leases for key, entry in state.loaded.items()}
         stuck = [entry for entry in state.loaded.values() if entry.stuck]
         # What there is in all, but for what engines have that cannot be ended.
@@ -120,7 +121,7 @@ class _Decision:
 
     def actions(self) -> Iterator[Action]:
         if self._state.closing:
-            closing = Busy("mgr is shutting down", retry_after=5)
+            closing = Busy("mgr is shutting down", 5, "closing")
             yield from (self._reject(ticket, closing) for ticket in self._state.waiting)
         else:
             pending = [line for line in self._state.lines.values() if not self._is_running(line)]
@@ -170,24 +171,24 @@ class _Decision:
             yield from self._place(line)
 
     def _place(self, line: Line) -> Iterator[Action]:
-        least = line.demand.plans[-1]
-        if too_much := _beyond(self._usable, least.takes):
-            yield from self._reject_all(line, _does_not_fit(line.demand, least, *too_much))
+        plans = self._feasible(line)
+        if not plans:
+            yield from self._reject_all(line, _does_not_fit(line.demand, self._usable))
         elif not self._room_is_kept:
-            plans = self._feasible(line)
             plan = next((plan for plan in plans if not self._lacks(self._wants(line, plan))), None)
             if plan is not None:
                 self._take(plan.takes)
                 self._starting[line.key] = line.wish
                 yield Start(line.demand, plan)
             else:
-                yield from self._make_room(line, self._wants(line, plans[-1]))
+                smallest = {plan.offload: plan for plan in plans}  # the last of each site
+                yield from self._make_room(line, [self._wants(line, plan) for plan in smallest.values()])
 
     def _feasible(self, line: Line) -> list[Plan]:
-        """The plans with the largest window that there is memory for once all others have gone: an idle model goes
-        rather than that a request gets a smaller one."""
+        """The plans with the window, and the layers on GPUs, of the best that there is memory for once all others have
+        gone: an idle model goes rather than that a request gets a smaller window or fewer layers there."""
         plans = [plan for plan in line.demand.plans if not _beyond(self._usable, plan.takes)]
-        plans = [plan for plan in plans if plan.window == plans[0].window]
+        plans = [plan for plan in plans if (plan.window, plan.layers) == (plans[0].window, plans[0].layers)]
         return plans if line.key not in self._state.alone else plans[-1:]
 
     def _wants(self, line: Line, plan: Plan) -> Amounts:
@@ -196,18 +197,19 @@ class _Decision:
             return plan.takes
         return {pool: n if pool == ENGINES else self._usable.get(pool, n) for pool, n in plan.takes.items()}
 
-    def _make_room(self, line: Line, takes: Amounts) -> Iterator[Action]:
-        """Room that comes by itself, else that of idle models; for a patient line also that of busy ones, later."""
-        leaving = self._enough(takes, self._leaving)
+    def _make_room(self, line: Line, ways: list[Amounts]) -> Iterator[Action]:
+        """For one of the ways: room that comes by itself, else that of idle models; for a patient line also that of
+        busy ones, later."""
+        leaving = self._fewest(ways, self._leaving)
         if leaving is not None:
-            self._promise(takes, leaving)
+            self._promise(*leaving)
             return
         entries = self._state.loaded.values()
         idle = eviction.order((entry for entry in entries if self._can_go(entry, line)), self._now)
-        victims = self._enough(takes, [*self._leaving, *idle])
+        victims = self._fewest(ways, [*self._leaving, *idle])
         if victims is not None:
-            self._promise(takes, victims)
-            for entry in victims:
+            self._promise(*victims)
+            for entry in victims[1]:
                 if entry.key not in self._stopped:
                     self._stopped.add(entry.key)
                     yield Stop(entry.key, "its place is needed")
@@ -216,8 +218,17 @@ class _Decision:
             busy = (e for e in entries if e.phase is Phase.READY and e.served and e.key not in self._stopped)
             # In an order that use does not change: what is closed stays closed until it is idle.
             others = sorted((e for e in busy if e not in idle), key=lambda e: (e.load_seconds, e.ready_at))
-            enough = self._enough(takes, [*self._leaving, *idle, *others])
-            self._closed.update(entry.key for entry in enough or others)
+            enough = self._fewest(ways, [*self._leaving, *idle, *others])
+            self._closed.update(entry.key for entry in (enough[1] if enough else others))
+
+    def _fewest(self, ways: list[Amounts], entries: list[Loaded]) -> tuple[Amounts, list[Loaded]] | None:
+        """The way for which the fewest of the entries have to go, and of those alike the first; and who has to go."""
+        found = [(takes, some) for takes in ways if (some := self._enough(takes, entries)) is not None]
+
+        def cost(each: tuple[Amounts, list[Loaded]]) -> tuple[int, int]:
+            return len(each[1]), max((entries.index(entry) for entry in each[1]), default=-1)
+
+        return min(found, key=cost, default=None)
 
     def _enough(self, takes: Amounts, entries: list[Loaded]) -> list[Loaded] | None:
         """The first of the entries whose room, with what is free, is what is lacked. None where all of it is not."""
@@ -256,7 +267,8 @@ class _Decision:
                 break
             if waiter.ticket not in self._done:
                 waited = round(self._now - waiter.since)
-                error = Busy(f"the server is busy: the request waited {waited} s for its model")
+                text = f"the server is busy: the request waited {waited} s for its model"
+                error = Busy(text, reason="timed_out")
                 yield self._reject(waiter.ticket, error)
 
     # ---- lines whose model runs
@@ -305,7 +317,7 @@ class _Decision:
         seconds = math.ceil(expected_wait(bound + 1, entry.slots, entry.service or 0.0))
         wait = f", and the wait would be about {seconds} s" if entry.service is not None else ""
         return Busy(
-            f"the model is busy: {bound} requests wait for it already{wait}", retry_after=_bounded(seconds)
+            f"the model is busy: {bound} requests wait for it already{wait}", _bounded(seconds), "model_full"
         )
 
     def _too_many(self) -> Busy:
@@ -314,7 +326,7 @@ class _Decision:
         text = f"the server is busy: {bound} requests wait for a model to be loaded already"
         if longest >= 1:
             text += f", the first of them for {longest:.0f} s"
-        return Busy(text, retry_after=_bounded(longest))
+        return Busy(text, _bounded(longest), "queue_full")
 
     # ---- models
 
@@ -378,10 +390,6 @@ def _bounded(seconds: float) -> int:
     return min(max(math.ceil(seconds), 1), 60)
 
 
-def _taken(state: State, pool: str) -> int:
-    return _sum((entry for entry in state.loaded.values() if entry.phase is not Phase.FAILED), pool)
-
-
 def _sum(entries: Iterable[Loaded], pool: str) -> int:
     return sum(entry.plan.takes.get(pool, 0) for entry in entries)
 
@@ -394,7 +402,10 @@ def _beyond(capacity: Amounts, takes: Amounts) -> tuple[str, int, int] | None:
     return None
 
 
-def _does_not_fit(demand: Demand, plan: Plan, pool: str, needed: int, there: int) -> MgrError:
+def _does_not_fit(demand: Demand, capacity: Amounts) -> MgrError:
+    """With the numbers of the plan that comes nearest."""
+    beyond = [(plan, *too_much) for plan in demand.plans if (too_much := _beyond(capacity, plan.takes))]
+    plan, pool, needed, there = min(beyond, key=lambda each: each[2] - each[3])
     if pool == ENGINES:
         return LoadFailed("no model may be loaded here: the limit of loaded models is 0")
     gib = 1024**3

@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from daemon import metrics
 from daemon.chat import LoadOptions, Request
-from daemon.errors import EngineDied, EngineFailed, LoadFailed, MgrError, OutOfMemory
+from daemon.errors import Busy, EngineDied, EngineFailed, EngineHung, LoadFailed, MgrError, OutOfMemory
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit, Runner
 from daemon.runner.state import Stage
@@ -36,6 +37,7 @@ from daemon.scheduler.queue import (
     next_moment,
 )
 from daemon.scheduler.state import (
+    ENGINES,
     NOBODY,
     RAM,
     Amounts,
@@ -73,7 +75,7 @@ class Accounts(Protocol):
 
     async def read_ahead(self, weights: Weights) -> None: ...
 
-    async def prepare(self) -> None: ...
+    async def prepare(self, taken: Amounts, *, settled: bool) -> None: ...
 
 
 class Lease:
@@ -152,8 +154,10 @@ class Scheduler:
         if request is not None and self._poison:
             refusal = self._poison.refusal(fingerprint(weights.key, request), self._clock())
             if refusal is not None:
+                metrics.REFUSED.add(refusal.kind)
                 raise refusal
-        await self._accounts.prepare()
+        if weights.key not in self._state.loaded:
+            await self._prepare()
         lease = await self._acquire(weights, options, keep_alive, caller, request)
         try:
             yield lease
@@ -196,6 +200,7 @@ class Scheduler:
                     None
                     if handle.runner.last_progress is None
                     else max(now - handle.runner.last_progress, 0.0),
+                    entry.plan.offload,
                 )
             )
         late = 0.0 if self._due is None else max(now - self._due, 0.0)
@@ -299,6 +304,10 @@ class Scheduler:
     def _busy(self) -> bool:
         return any(entry.leases for entry in self._state.loaded.values())
 
+    async def _prepare(self) -> None:
+        phases = {entry.phase for entry in self._state.loaded.values()}
+        await self._accounts.prepare(self._state.taken(), settled=phases <= {Phase.READY})
+
     # ---- decisions
 
     def _decide(self) -> None:
@@ -339,18 +348,29 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
         self._due = next_moment(self._state, now)
+        then = self._decide
         if RAM in self._state.capacity and any(
             line.key not in self._state.loaded for line in self._state.lines.values()
         ):
-            self._due = min(now + _LOOK_SECONDS, math.inf if self._due is None else self._due)
+            look = now + _LOOK_SECONDS
+            if self._due is None or look < self._due:
+                self._due, then = look, self._look
         if self._due is not None and math.isfinite(self._due):
-            self._timer = asyncio.get_running_loop().call_later(self._due - now, self._decide)
+            self._timer = asyncio.get_running_loop().call_later(self._due - now, then)
+
+    def _look(self) -> None:
+        async def look() -> None:
+            await self._prepare()
+            self._decide()
+
+        self._spawn(look(), "look for memory", self._aids)
 
     def _perform(self, action: Action, now: float) -> None:
         match action:
             case Start(demand, plan):
                 self._start(demand, plan, now)
             case Stop(key, reason):
+                metrics.UNLOADS.add(reason)
                 self._state.loaded[key].phase = Phase.STOPPING
                 self._handles[key].load.cancel()
                 self._spawn(self._stop(key, reason), f"stop {key}")
@@ -362,6 +382,7 @@ class Scheduler:
                 self._state.leave(ticket)
                 if not self._grants[ticket].done():
                     self._grants[ticket].set_exception(error)
+                    metrics.REFUSED.add(error.reason if isinstance(error, Busy) else error.kind)
 
     def _grant(self, ticket: int, entry: Loaded, now: float) -> None:
         if self._grants[ticket].done():  # it has just left; the next pass serves another
@@ -398,6 +419,7 @@ class Scheduler:
         load = self._spawn(self._load(entry, runner), f"load {how.alias}")
         self._handles[key] = _Handle(demand, runner, load)
         self._state.breakers.started(demand.start, now)
+        metrics.LOADS_STARTED.add()
 
     def _remove(self, key: str) -> None:
         self._state.remove(key, self._clock())
@@ -426,6 +448,8 @@ class Scheduler:
             entry.load_seconds = entry.ready_at - started
             entry.expires_at = keepalive.expires_at(entry.ready_at, entry.keep_alive)
             self._state.breakers.ready(start, entry.ready_at)
+        if entry.phase is Phase.FAILED:
+            metrics.LOADS_FAILED.add()
         if entry.error is not None:
             log.error("%s", entry.error)
         self._decide()
@@ -440,12 +464,13 @@ class Scheduler:
         return True
 
     def _with_numbers(self, entry: Loaded, error: MgrError) -> MgrError:
-        needed, there = entry.plan.takes.get(RAM), self._state.capacity.get(RAM)
-        if isinstance(error, OutOfMemory) and needed is not None and there is not None:
-            gib = 1024**3
-            error.message += (
-                f"\nAbout {needed / gib:.1f} GiB of RAM were expected to be needed; "
-                f"{there / gib:.1f} GiB are there for models."
+        if isinstance(error, OutOfMemory):
+            gib, there = 1024**3, self._state.capacity
+            error.message += "".join(
+                f"\nAbout {needed / gib:.1f} GiB of {pool} were expected to be needed; "
+                f"{there[pool] / gib:.1f} GiB are there for models."
+                for pool, needed in entry.plan.takes.items()
+                if pool != ENGINES and pool in there
             )
         return error
 
@@ -475,6 +500,7 @@ class Scheduler:
     def _exited(self, entry: Loaded, error: MgrError) -> None:
         if entry.phase is not Phase.READY:
             return
+        metrics.ENGINE_DEATHS.add("hung" if isinstance(error, EngineHung) else "died")
         now, breakers, handle = self._clock(), self._state.breakers, self._handles[entry.key]
         if guilty := self._blamed(handle, error, now):
             breakers.pardon(entry.key, now, guilty)

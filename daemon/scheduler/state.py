@@ -5,6 +5,7 @@ Values and their bookkeeping only. `queue.py` decides on them, and `scheduler.py
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 from daemon.chat import LoadOptions, Request
 from daemon.errors import MgrError
+from daemon.runner.launch import Offload
 from daemon.scheduler.breaker import Breakers, Key
 from daemon.scheduler.fairness import BATCH_PATIENCE, Caller, Turns
 from daemon.store.summary import Summary
@@ -63,12 +65,18 @@ class Weights:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One way to load a model: `window` in tokens for each of `slots` requests at once, MiB in which it may keep
-    earlier conversations, and what that takes."""
+    earlier conversations, and what that takes; and where it lies, None for where the engine likes."""
 
     window: int
     slots: int
     cache: int
     takes: Amounts
+    offload: Offload | None = None
+
+    @property
+    def layers(self) -> int:
+        """How many of them lie on GPUs, as far as it is known."""
+        return 0 if self.offload is None else self.offload.layers
 
 
 # Requests with the same wish are served by the same load.
@@ -233,6 +241,14 @@ class State:
     alone: set[str] = field(default_factory=set)  # models that ran out of memory beside others
     turns: dict[str, Turns] = field(default_factory=dict)  # of those who wait for a model, or have it
     closing: bool = False
+
+    def taken(self) -> Amounts:
+        """What all models that have an engine, or are about to, take by their plans."""
+        taken: Counter[str] = Counter()
+        for entry in self.loaded.values():
+            if entry.phase is not Phase.FAILED:
+                taken.update(entry.plan.takes)
+        return taken
 
     def join(self, waiter: Waiter) -> None:
         wish = waiter.demand.wish

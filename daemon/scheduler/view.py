@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from daemon.runner.launch import Offload
 from daemon.scheduler.breaker import Wait
 from daemon.scheduler.fairness import expected_wait
 from daemon.scheduler.state import Line, Phase, State, Weights
@@ -50,6 +51,12 @@ class LoadedView:
     engine: str
     stage: str | None
     silent: float | None
+    offload: Offload | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of it lies on GPUs, by its layers, as far as it is known."""
+        return 0.0 if self.offload is None else self.offload.layers / self.offload.of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,4 @@
+import asyncio
 import hmac
 import json
 import logging
@@ -5,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from daemon.errors import MgrError
+from daemon.metrics import REQUESTS
 from daemon.middleware.access import MAX_BODY_BYTES, Access, Policy, key_digest, read_keys
 from daemon.middleware.dialect import STATUS, Reply
 from tests.fakes.asgi import HOST, Answer, ask
@@ -431,3 +434,38 @@ async def test_nothing_but_http_passes() -> None:
     with pytest.raises(RuntimeError, match="websocket is not served"):
         await Access(app, Policy(), in_json)({"type": "websocket", "headers": []}, nothing, nothing)
     assert app.calls == 0
+
+
+# ---- what is counted
+
+
+def counted(route: str, status: str) -> int:
+    return REQUESTS.counts.get((route, status), 0)
+
+
+async def test_a_request_is_counted_by_its_route_and_never_by_its_path() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = Route("/v1/models/{model:path}", app)  # as a router does
+        await App()(scope, receive, send)
+
+    before, series = counted("/v1/models/{model}", "200"), {*REQUESTS.counts}
+    for path in ("/v1/models/a", "/v1/models/b"):
+        await ask(Access(app, Policy(), in_json), "GET", path)
+    assert counted("/v1/models/{model}", "200") == before + 2
+    assert {*REQUESTS.counts} - series <= {("/v1/models/{model}", "200")}
+
+
+async def test_a_request_that_reaches_no_route_is_counted_without_one() -> None:
+    before = counted("none", "403")
+    await gate(Policy(), [("host", "evil.example")])
+    assert counted("none", "403") == before + 1
+
+
+async def test_a_client_that_left_before_an_answer_is_counted_without_a_status() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise asyncio.CancelledError
+
+    before = counted("none", "none")
+    with pytest.raises(asyncio.CancelledError):
+        await ask(Access(app, Policy(), in_json))
+    assert counted("none", "none") == before + 1

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.runner import embedded
 from daemon.runner.engine import flags_in
-from daemon.runner.launch import Launch, arguments, not_taken
+from daemon.runner.launch import Launch, Offload, arguments, not_taken
 
 GOLDEN = Path(__file__).parents[2] / "golden/engine_flags"
 VERSIONS = ("b11311", "b11434", "wheel-b11549")
@@ -20,6 +20,8 @@ TASKS = (
     replace(EVERYTHING, template=Path("/t"), projector=Path("/p"), adapters=(Path("/a"), Path("/b"))),
     replace(EVERYTHING, embedding=True, pooling="mean"),
     replace(EVERYTHING, reranking=True),
+    replace(EVERYTHING, offload=Offload(3, 4, ("CUDA0", "CUDA1"), (2, 1))),
+    replace(EVERYTHING, offload=Offload(0, 4, ()), projector=Path("/p")),
 )
 SOCKET = Path("/run/x.sock")
 
@@ -41,7 +43,7 @@ def test_each_version_takes_every_setting_of_mgr(version: str) -> None:
         "--model", "/m.gguf", "--host", "/run/x.sock", "--ctx-size", "2048", "--parallel", "2",
         "--batch-size", "64", "--alias", "a:b", "--no-ui", "--slots", "--metrics", "--offline",
         "--cache-ram", "1024", "--ctx-checkpoints", "4",
-        "--n-gpu-layers", "3", "--threads", "4", "--main-gpu", "1", "--load-mode", "none",
+        "--n-gpu-layers", "3", "--main-gpu", "1", "--threads", "4", "--load-mode", "none",
     ]  # fmt: skip
 
 
@@ -67,6 +69,24 @@ def test_the_wheels_program_reads_every_setting_of_mgr() -> None:
             launch.template and str(launch.template),
             launch.projector and str(launch.projector),
         )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_where_layers_lie_is_said_in_full(version: str) -> None:
+    def given(offload: Offload, projector: Path | None = None) -> list[str]:
+        launch = replace(LAUNCH, offload=offload, projector=projector, gpu_layers=1, main_gpu=1)
+        words = arguments(launch, SOCKET, known(version), cpu_only=False)
+        return words[words.index("--n-gpu-layers") :]
+
+    assert given(Offload(3, 4, ("CUDA1",))) == [
+        "--n-gpu-layers", "3", "--device", "CUDA1", "--fit", "off"
+    ]  # fmt: skip
+    assert given(Offload(4, 4, ("CUDA0", "CUDA1"), (2, 1))) == [
+        "--n-gpu-layers", "4", "--device", "CUDA0,CUDA1", "--fit", "off", "--tensor-split", "2,1"
+    ]  # fmt: skip
+    assert given(Offload(0, 4, ()), Path("/p")) == [
+        "--n-gpu-layers", "0", "--device", "none", "--fit", "off", "--no-mmproj-offload"
+    ]  # fmt: skip
 
 
 def test_flags_that_an_engine_lacks_are_told_in_the_spelling_that_mgr_prefers() -> None:

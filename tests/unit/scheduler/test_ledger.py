@@ -1,6 +1,8 @@
 """Estimates, measurements and free memory, brought together."""
 
 import os
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from daemon.chat import LoadOptions
 from daemon.errors import BadModel
 from daemon.runner.engine import Engine
 from daemon.runner.launch import Launch
-from daemon.scheduler.devices import Pool
+from daemon.scheduler.devices import Device, Memory, Pool
 from daemon.scheduler.learned import Learned
 from daemon.scheduler.ledger import Ledger
 from daemon.scheduler.machine import Machine
@@ -24,11 +26,19 @@ SOME = Pool(1000 * MIB, 400 * MIB)
 
 
 class FakeMachine(Machine):
-    def __init__(self, ram: Pool | None) -> None:
+    """`gpus` are what its engine's lines stand for."""
+
+    def __init__(self, ram: Pool | None, gpus: tuple[Device, ...] = ()) -> None:
         self.pool = ram
+        self.gpus = gpus
+        self.looked = 0
 
     def ram(self) -> Pool | None:
         return self.pool
+
+    async def memory(self, lines: Iterable[str]) -> Memory:
+        self.looked += 1
+        return Memory(self.pool, self.gpus)
 
 
 class FakeEngines:
@@ -47,7 +57,7 @@ async def ledger(
     folder: Path, ram: Pool | None = SOME, loaded: int = 0, devices: tuple[str, ...] | None = ()
 ) -> Ledger:
     books = Ledger(FakeMachine(ram), Learned(folder), Defaults(), loaded, FakeEngines(devices))
-    await books.prepare()
+    await books.prepare({}, settled=True)
     return books
 
 
@@ -99,10 +109,58 @@ async def test_a_header_that_cannot_be_is_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("devices", [("CUDA0: NVIDIA H200",), None])
-async def test_where_a_gpu_may_be_memory_is_the_engines_business(
+async def test_where_a_gpu_does_not_say_how_large_it_is_memory_is_the_engines_business(
     tmp_path: Path, devices: tuple[str, ...] | None
 ) -> None:
     books = await ledger(tmp_path, devices=devices)
     assert books.capacity([]) == {ENGINES: 3}
     [plan] = books.plans(weights(tmp_path), None, ANY)
     assert (plan.takes, plan.slots) == ({ENGINES: 1}, 2)
+
+
+CARD = Device("CUDA0", "NVIDIA L4", 1000 * MIB, 600 * MIB, live=True)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_layers_lie_on_a_gpu_and_what_others_have_of_it_is_theirs(tmp_path: Path) -> None:
+    machine, engines, clock = FakeMachine(SOME, (CARD,)), FakeEngines(("CUDA0: NVIDIA L4",)), Time()
+    books = Ledger(machine, Learned(tmp_path), Defaults(), 0, engines, clock)
+    await books.prepare({}, settled=True)
+    assert books.capacity([]) == {RAM: 350 * MIB, "CUDA0": 550 * MIB}
+    plan = books.plans(weights(tmp_path), 1024, ANY)[0]
+    assert plan.offload is not None
+    assert (plan.offload.devices, plan.offload.layers) == (("CUDA0",), plan.offload.of)
+    assert 0 < plan.takes["CUDA0"] < 550 * MIB
+
+    # Another program ends, and 100 MiB are ours: seen when a second has passed and no model comes or goes.
+    machine.gpus = (replace(CARD, free=900 * MIB),)
+    await books.prepare({"CUDA0": 100 * MIB}, settled=True)
+    clock.now = 2.0
+    await books.prepare({"CUDA0": 100 * MIB}, settled=False)
+    assert (machine.looked, books.capacity([])["CUDA0"]) == (1, 550 * MIB)
+    await books.prepare({"CUDA0": 100 * MIB}, settled=True)
+    assert (machine.looked, books.capacity([])["CUDA0"]) == (2, 950 * MIB)
+
+    # Another engine has no GPU.
+    engines.found = Engine("wheel", ("engine",), "b1", frozenset(), ())
+    await books.prepare({}, settled=False)
+    assert books.capacity([]) == {RAM: 350 * MIB}
+    assert {plan.offload for plan in books.plans(weights(tmp_path), 1024, ANY)} == {None}
+
+
+async def test_what_lies_on_a_gpu_is_not_measured(tmp_path: Path) -> None:
+    machine = FakeMachine(SOME, (CARD,))
+    books = Ledger(machine, Learned(tmp_path), Defaults(), 0, FakeEngines(("CUDA0: NVIDIA L4",)))
+    await books.prepare({}, settled=True)
+    model = weights(tmp_path)
+    before = books.plans(model, 1024, ANY)
+    launch = Launch(model=model.path, alias="m", window=1024, slots=4, offload=before[0].offload)
+    await books.measure(model, launch, ANY, os.getpid())
+    assert books.plans(model, 1024, ANY) == before

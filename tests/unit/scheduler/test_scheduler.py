@@ -63,7 +63,7 @@ class FakeAccounts:
         self.prepared = 0
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
-        [plan] = plans(weights, window, replace(self.defaults, slots=2), None, None)
+        [plan] = plans(weights, window, replace(self.defaults, slots=2), [])
         return (replace(plan, takes={ENGINES: 1, RAM: 100}),)
 
     def capacity(self, engines: Iterable[int]) -> Amounts:
@@ -72,7 +72,7 @@ class FakeAccounts:
     async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
         self.measured.append(launch.window)
 
-    async def prepare(self) -> None:
+    async def prepare(self, taken: Amounts, *, settled: bool) -> None:
         self.prepared += 1
 
     async def read_ahead(self, weights: Weights) -> None:

@@ -61,8 +61,8 @@ def _may_start(world: World, demand: Demand, plan: Plan) -> None:
     if key in world.state.loaded:
         raise Violation("legal transition", f"start {key}, which is there")
     for pool, there in world.state.capacity.items():
-        used = sum(child.entry.plan.takes[pool] for child in world.children.values())
-        if used + takes[pool] > there:
+        used = sum(child.entry.plan.takes.get(pool, 0) for child in world.children.values())
+        if used + takes.get(pool, 0) > there:
             raise Violation(
                 "limit", f"start {key}, which takes {takes[pool]} of {pool}: {used} of {there} are used"
             )
@@ -205,12 +205,11 @@ def _is_shut_out(world: World, request: Request) -> bool:
     """There is not as much as it needs, beside the engines that cannot be ended."""
     leaked = [child.entry for child in world.children.values() if child.leaked]
     left = {
-        pool: there - sum(entry.plan.takes[pool] for entry in leaked)
+        pool: there - sum(entry.plan.takes.get(pool, 0) for entry in leaked)
         for pool, there in world.state.capacity.items()
     }
-    least = request.demand.plans[-1].takes
-    return any(entry.key == request.ask.model for entry in leaked) or any(
-        least[pool] > left[pool] for pool in least
+    return any(entry.key == request.ask.model for entry in leaked) or all(
+        any(amount > left[pool] for pool, amount in plan.takes.items()) for plan in request.demand.plans
     )
 
 

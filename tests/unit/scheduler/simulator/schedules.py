@@ -33,6 +33,7 @@ def make(seed: int) -> Schedule:
         window=pick((1024, 4096)),
         keep_alive=pick((0.0, 1.0, 30.0, math.inf, math.inf)),
         timer_first=random.random() < 0.5,
+        gpus=pick(((), (), (8,), (8, 12), (20, 20))),
     )
 
 

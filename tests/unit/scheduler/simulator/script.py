@@ -68,13 +68,15 @@ class Engine:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """`inputs` in the order of time; the n-th start goes like the n-th of `engines`, over and over.
-    `loaded` engines and `memory` (units of `weight`) are what there is; `residence` as in `Limits`.
+    `loaded` engines and `memory` (units of `weight`) are what there is, and the memory of each of `gpus`;
+    `residence` as in `Limits`.
     `timer_first`: at the same instant the timer fires before what happens outside."""
 
     inputs: tuple[Input, ...]
     engines: tuple[Engine, ...] = (Engine(),)
     loaded: int = 1
     memory: int = 1000
+    gpus: tuple[int, ...] = ()
     queue: int = 100
     waiting: int = 100
     patience: float = 10.0

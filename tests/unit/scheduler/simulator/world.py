@@ -14,6 +14,7 @@ from pathlib import Path
 
 from daemon.chat import LoadOptions
 from daemon.errors import EngineFailed, LoadFailed
+from daemon.runner.launch import Offload
 from daemon.scheduler import keepalive
 from daemon.scheduler.breaker import Breakers, Key
 from daemon.scheduler.fairness import Caller
@@ -31,6 +32,7 @@ from daemon.scheduler.queue import (
 )
 from daemon.scheduler.state import (
     ENGINES,
+    Amounts,
     Demand,
     Limits,
     Loaded,
@@ -245,12 +247,25 @@ class World:
                 if window < wanted and window >= (ask.window or 0)
             ]
             plans = tuple(
-                Plan(window, slots, cache=0, takes={ENGINES: 1, MEMORY: weight(ask.model, window, slots)})
+                Plan(window, slots, 0, {ENGINES: 1, **taken}, offload)
+                for sites in (self.schedule.gpus, None)
                 for window, slots in ways
+                for taken, offload in self._sites(sites, weight(ask.model, window, slots))
             )
             weights = Weights(ask.model, Path(ask.model), ask.model)
             self._demands[wish] = Demand(weights, ask.window, LoadOptions(threads=ask.threads), plans)
         return self._demands[wish]
+
+    def _sites(self, gpus: tuple[int, ...] | None, units: int) -> list[tuple[Amounts, Offload | None]]:
+        """On one of the GPUs, or on all of them; None is the machine's memory."""
+        if gpus is None:
+            return [({MEMORY: units}, Offload(0, 1, ()) if self.schedule.gpus else None)]
+        names = tuple(f"gpu{number}" for number in range(len(gpus)))
+        sites = [(name,) for name in names] + ([names] if len(names) > 1 else [])
+        return [
+            ({MEMORY: 1, **dict.fromkeys(site, -(-units // len(site)))}, Offload(1, 1, site))
+            for site in sites
+        ]
 
     def _cancel(self, request: Request) -> None:
         """A wait that is cancelled leaves the list one step of the event loop later."""
@@ -333,7 +348,8 @@ class World:
     # ---- decisions
 
     def _decide(self, newcomer: Request | None = None) -> None:
-        self.state.capacity = {ENGINES: self.schedule.loaded, MEMORY: self._memory}
+        gpus = {f"gpu{number}": memory for number, memory in enumerate(self.schedule.gpus)}
+        self.state.capacity = {ENGINES: self.schedule.loaded, MEMORY: self._memory, **gpus}
         for _ in range(PASSES):
             actions = self.decide(self.state, self.now)
             if not actions:
