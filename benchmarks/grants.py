@@ -46,7 +46,7 @@ class _OneModel:
     defaults = Defaults(window=4096, slots=4)
 
     def plans(self, weights: Weights, window: int | None, options: LoadOptions) -> tuple[Plan, ...]:
-        return plans(weights, window, self.defaults, None, None)
+        return plans(weights, window, self.defaults, [])
 
     def capacity(self, engines: Iterable[int]) -> Amounts:
         return {ENGINES: 1}
@@ -57,7 +57,7 @@ class _OneModel:
     async def read_ahead(self, weights: Weights) -> None:
         pass
 
-    async def prepare(self) -> None:
+    async def prepare(self, taken: Amounts, *, settled: bool) -> None:
         pass
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -176,12 +176,9 @@ def _read_keys(path: Path) -> dict[bytes, bool]:
 
 
 def application(services: Services, policy: Policy) -> ASGIApp:
-    # FastAPI's own description would know nothing of the bodies, which the dialects read; ours is in `description/`.
-    app = FastAPI(openapi_url=None, redirect_slashes=False)
-    for router in ROUTERS:
-        app.include_router(router(services))
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(ClientDisconnect, _left)
+    routes = [route for router in ROUTERS for route in router(services).routes]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused, ClientDisconnect: _left})
+    app.router.redirect_slashes = False
     return Access(app, policy, error_reply)
 
 

@@ -1,8 +1,8 @@
 """Routes of Ollama's API that need a server of somebody else: its accounts, its cloud, its registry."""
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Router
 
 from daemon.errors import NotSupported
 from daemon.middleware import ollama
@@ -23,11 +23,11 @@ _ROUTES = (
 )
 
 
-def router(services: Services) -> APIRouter:
-    routes = APIRouter()
+def router(services: Services) -> Router:
+    routes = Router()
     for path, methods, reason in _ROUTES:
-        routes.add_api_route(path, _refusing(reason), methods=methods)
-    routes.add_api_route("/api/status", _status, methods=["GET"])
+        routes.add_route(path, _refusing(reason), methods=methods)
+    routes.add_route("/api/status", _status, methods=["GET"])
     return routes
 
 

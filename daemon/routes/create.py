@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Router
 
 from daemon.engines.quantize import quantize, tool_of
 from daemon.errors import InvalidRequest
@@ -29,14 +29,14 @@ from daemon.store.recipe import Plan, Recipe, Text
 _KINDS = ("model", "projector", "adapter", "template", "prompt", "system", "params", "messages", "license")
 
 
-def router(services: Services) -> APIRouter:
-    routes = APIRouter()
+def router(services: Services) -> Router:
+    routes = Router()
     for path, method, work in (
         ("/api/create", "POST", _create),
         ("/api/blobs/{digest}", "HEAD", _has_blob),
         ("/api/blobs/{digest}", "POST", _upload),
     ):
-        routes.add_api_route(path, answering(services, ollama.CHAT, work), methods=[method])
+        routes.add_route(path, answering(services, ollama.CHAT, work), methods=[method])
     return routes
 
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Router
 
 from daemon import chat
 from daemon.chat import CountRequest, EmbedRequest, LoadRequest, RerankRequest
@@ -40,15 +40,15 @@ RESPONSES = "/v1/responses"
 _LATER: Mapping[str, Sequence[str]] = {"/v1/audio/transcriptions": ["POST"]}
 
 
-def router(services: Services) -> APIRouter:
-    routes = APIRouter()
+def router(services: Services) -> Router:
+    routes = Router()
     responses = ResponsesDialect(History())
     for path, dialect in {**ROUTES, RESPONSES: responses}.items():
-        routes.add_api_route(path, _endpoint(services, dialect), methods=["POST"])
-    routes.add_api_route(f"{RESPONSES}/{{response_id}}", _stored(responses.retrieve), methods=["GET"])
-    routes.add_api_route(f"{RESPONSES}/{{response_id}}", _stored(responses.delete), methods=["DELETE"])
+        routes.add_route(path, _endpoint(services, dialect), methods=["POST"])
+    routes.add_route(f"{RESPONSES}/{{response_id}}", _stored(responses.retrieve), methods=["GET"])
+    routes.add_route(f"{RESPONSES}/{{response_id}}", _stored(responses.delete), methods=["DELETE"])
     for path, methods in _LATER.items():
-        routes.add_api_route(path, _not_built(path), methods=[*methods])
+        routes.add_route(path, _not_built(path), methods=[*methods])
     return routes
 
 

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Router
 
 from daemon import metrics
 from daemon.metrics import Counter, Gauge
@@ -24,17 +25,17 @@ _FILES_DIGITS = 12
 Sample: TypeAlias = tuple[Gauge | Counter, tuple[str, ...], float]
 
 
-def router(services: Services) -> APIRouter:
-    routes = APIRouter()
+def router(services: Services) -> Router:
+    routes = Router()
 
-    async def shown() -> Response:
+    async def shown(request: Request) -> Response:
         seen, troubles = services.scheduler.snapshot(), services.scheduler.troubles()
         version = str(services.identity["version"])
         samples = [(metrics.INFO, (version,), 1.0), *gauges(seen, not troubles), *counters()]
         # In a thread, because of the import and of files in /proc.
         return Response(await asyncio.to_thread(exposition, samples), media_type=MEDIA_TYPE)
 
-    routes.add_api_route("/metrics", shown, methods=["GET", "HEAD"])
+    routes.add_route("/metrics", shown, methods=["GET", "HEAD"])
     return routes
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Router
 
 from daemon.middleware import anthropic, ollama, openai
 from daemon.middleware.dialect import read_object
@@ -26,8 +26,8 @@ from daemon.store.modelfile import modelfile, parameter_lines
 from daemon.store.models import Model
 
 
-def router(services: Services) -> APIRouter:
-    routes = APIRouter()
+def router(services: Services) -> Router:
+    routes = Router()
     for path, dialect, methods, work in (
         ("/api/tags", ollama.CHAT, ["GET", "HEAD"], _tags),
         ("/api/show", ollama.CHAT, ["POST"], _show),
@@ -37,7 +37,7 @@ def router(services: Services) -> APIRouter:
         ("/v1/models", openai.CHAT, ["GET"], _openai_list),
         ("/v1/models/{model:path}", openai.CHAT, ["GET"], _openai_one),
     ):
-        routes.add_api_route(path, answering(services, dialect, work), methods=methods)
+        routes.add_route(path, answering(services, dialect, work), methods=methods)
     return routes
 
 

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psutil
-from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Router
 
 from daemon.description.document import document
 from daemon.framing import to_json
@@ -23,28 +24,28 @@ API_VERSION = "0.12.11"
 _FOR_EVER = timedelta(days=292 * 365)  # what Ollama's clients show as "Forever"
 
 
-def router(services: Services) -> APIRouter:
-    routes = APIRouter()
+def router(services: Services) -> Router:
+    routes = Router()
 
-    async def root() -> Response:
+    async def root(request: Request) -> Response:
         return PlainTextResponse("Ollama is running")
 
-    async def live() -> Response:
+    async def live(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         troubles = services.scheduler.troubles()
         if not troubles:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "error": "; ".join(troubles)}, 503, {"Retry-After": "5"})
 
-    async def version() -> Response:
+    async def version(request: Request) -> Response:
         # Asked anew each time: counted from 1970 it changes when the clock is set, for the one who compares it too.
         started = psutil.Process().create_time()
         mgr = {**services.identity, "started": started, "engine": services.engine.details()}
         return JSONResponse({"version": API_VERSION, "mgr": mgr})
 
-    async def loaded() -> Response:
+    async def loaded(request: Request) -> Response:
         models = {model.load_key: model for model in await asyncio.to_thread(services.store.list)}
         seen = services.scheduler.snapshot()
         now = datetime.now(UTC)
@@ -52,16 +53,16 @@ def router(services: Services) -> APIRouter:
         entries.sort(key=lambda entry: str(entry["expires_at"]), reverse=True)
         return JSONResponse({"models": entries, "waiting": [_line(line) for line in seen.lines]})
 
-    async def openapi() -> Response:
+    async def openapi(request: Request) -> Response:
         described = document(str(services.identity["version"]))
         return Response(to_json(described), media_type="application/json")
 
-    routes.add_api_route("/openapi.json", openapi, methods=["GET"])
-    routes.add_api_route("/", root, methods=["GET", "HEAD"])
-    routes.add_api_route("/health/live", live, methods=["GET", "HEAD"])
-    routes.add_api_route("/health/ready", ready, methods=["GET", "HEAD"])
-    routes.add_api_route("/api/version", version, methods=["GET", "HEAD"])
-    routes.add_api_route("/api/ps", loaded, methods=["GET", "HEAD"])
+    routes.add_route("/openapi.json", openapi, methods=["GET"])
+    routes.add_route("/", root, methods=["GET", "HEAD"])
+    routes.add_route("/health/live", live, methods=["GET", "HEAD"])
+    routes.add_route("/health/ready", ready, methods=["GET", "HEAD"])
+    routes.add_route("/api/version", version, methods=["GET", "HEAD"])
+    routes.add_route("/api/ps", loaded, methods=["GET", "HEAD"])
     return routes
 
 

@@ -242,11 +242,14 @@ class Scheduler:
     ) -> Lease:
         now = self._clock()
         ticket = next(self._tickets)
-        demand = self._demand(weights, options)
+        window = None if options.window is None else weights.clamp(options.window)
+        demand = Demand(weights, window, replace(options, window=None), ())
+        at_once = grants_at_once(self._state, demand, now)
+        if not at_once:
+            demand = replace(demand, plans=self._plans(demand))
         grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._grants[ticket] = grant
         deadline = now + self._wait_timeout
-        at_once = grants_at_once(self._state, demand, now)
         self._state.join(Waiter(ticket, demand, now, deadline, keep_alive, caller, request))
         try:
             if at_once:
@@ -264,20 +267,17 @@ class Scheduler:
             if self._state.leave(ticket) is not None:
                 self._decide()
 
-    def _demand(self, weights: Weights, options: LoadOptions) -> Demand:
-        """What a request needs. A window that a loaded model is too small for is rounded up, and remembered."""
-        key, window = weights.key, options.window
-        if window is not None:
-            window = weights.clamp(window)
-            entry = self._state.loaded.get(key)
-            if entry is not None and window > entry.window:
-                self._grown[key] = max(self._grown.get(key, 0), weights.clamp(grown(window)))
+    def _plans(self, demand: Demand) -> tuple[Plan, ...]:
+        """How it can be loaded. A window that the loaded model is too small for is rounded up, and remembered."""
+        key, window = demand.key, demand.window
+        entry = self._state.loaded.get(key)
+        if window is not None and entry is not None and window > entry.window:
+            self._grown[key] = max(self._grown.get(key, 0), demand.weights.clamp(grown(window)))
         least = max(window or 0, self._grown.get(key, 0)) or None
-        options = replace(options, window=None)
-        ways = self._accounts.plans(weights, least, options)
+        ways = self._accounts.plans(demand.weights, least, demand.options)
         if least != window:  # should the larger one not fit
-            ways += self._accounts.plans(weights, window, options)
-        return Demand(weights, window, options, ways)
+            ways += self._accounts.plans(demand.weights, window, demand.options)
+        return ways
 
     def _give_back(self, entry: Loaded, caller: Caller, since: float) -> None:
         now = self._clock()

@@ -7,8 +7,10 @@ folder `mgr/` of the store. In a store that mgr did not create, nothing that mgr
 import difflib
 import json
 import logging
+import math
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +38,9 @@ MAX_TEXT_LAYER = 4 * 1024 * 1024
 # A file that was uploaded and from which no model was made goes with the first start after so long.
 _UNUSED_SECONDS = 24 * 3600
 
+RESOLVED_SECONDS = 2.0
+_RESOLVED_AT_MOST = 256
+
 log = logging.getLogger(__name__)
 
 
@@ -60,6 +65,8 @@ class Store:
         self._holding = threading.Lock()
         self._held: Counter[Digest] = Counter()
         self._models: dict[ModelName, tuple[Manifest, Model]] = {}
+        # Another dictionary after each change: a `resolve` that began before it remembers nothing for later ones.
+        self._resolved: dict[str, tuple[float, Model]] = {}
         self.blobs = Blobs(root, self._ledger)
         self._summaries = Summaries(root, self.blobs)
 
@@ -103,7 +110,18 @@ class Store:
 
     def resolve(self, text: str) -> Model:
         """The model that `text` means. Raises BadName, ModelNotFound (AmbiguousTag), BadModel, StorageFailed."""
-        return self._model(self._manifests.read(self._lookup(text)))
+        resolved, now = self._resolved, time.monotonic()
+        model = self._model(self._manifests.read(self._lookup(text)))
+        if len(resolved) >= _RESOLVED_AT_MOST:
+            resolved.clear()
+        resolved[text] = (now, model)
+        return model
+
+    def just_resolved(self, text: str) -> Model | None:
+        """What `resolve` has found within the last RESOLVED_SECONDS, if nothing was changed here since. Without the
+        disk, so that it may be asked in an event loop; what another program changes is seen by the next `resolve`."""
+        at, model = self._resolved.get(text, (-math.inf, None))
+        return model if time.monotonic() < at + RESOLVED_SECONDS else None
 
     def summary(self, digest: Digest) -> Summary:
         """The GGUF header of a blob. Raises BadModel, StorageFailed."""
@@ -190,6 +208,7 @@ class Store:
             self._require_own(name)
             blobs = self._blobs_of(name)
             self._manifests.delete(name)
+            self._resolved = {}
             self._ledger.forget(self._manifests.path(name))
             self._models.pop(name, None)
             self._collect(blobs)
@@ -334,6 +353,7 @@ class Store:
     def _write(self, name: ModelName, manifest: bytes) -> Model:
         old = self._blobs_of(name)
         self._manifests.write(name, manifest)
+        self._resolved = {}
         self._record(name)
         self._collect(old)
         return self._model(self._manifests.read(name))

@@ -19,7 +19,7 @@ from daemon.store.blobs import Digest
 from daemon.store.gguf import read_summary
 from daemon.store.ledger import Ledger
 from daemon.store.manifests import LAYER_TYPE, Layer
-from daemon.store.models import AmbiguousTag, Model, Store, StoreLocked, human_number
+from daemon.store.models import RESOLVED_SECONDS, AmbiguousTag, Model, Store, StoreLocked, human_number
 from daemon.store.summary import Summary
 from tests.fakes.gguf_files import Meta, gguf
 
@@ -228,6 +228,31 @@ def test_a_changed_manifest_is_read_again(store: Store) -> None:
 
 
 # ---- add
+
+
+def test_what_was_just_resolved_is_known_without_the_disk_until_something_changes(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "a")
+    assert store.just_resolved("a") is None
+    model = store.resolve("a")
+    (root / "manifests").rename(root / "elsewhere")
+    assert store.just_resolved("a") is model
+    (root / "elsewhere").rename(root / "manifests")
+
+    later = time.monotonic() + RESOLVED_SECONDS
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: later)
+        assert store.just_resolved("a") is None
+
+    for change in (
+        lambda: put(store, "a", {"general.name": "other"}, replace=True),
+        lambda: store.copy("a", ModelName.parse("b")),
+        lambda: store.remove("b"),
+    ):
+        store.resolve("a")
+        change()
+        assert store.just_resolved("a") is None
 
 
 def test_another_model_is_not_overwritten_unasked(store: Store, root: Path) -> None:
