@@ -67,7 +67,8 @@ def decide(state: State, now: float) -> list[Action]:
        there is room for one that is as good as the best that there could be room for, but for its slots: Start;
        engines that stop make room enough: that room is this line's; or idle models can go: Stop them, likewise;
        only busy models could go: wait; after `patience` they take no newcomers, and the room is this line's.
-    3. The lines whose model runs: Grant to as many as there are free slots, in fair turns (`fairness.py`). Others wait.
+    3. The lines whose model runs: Grant to as many as there are free slots, in fair turns (`fairness.py`), but to one
+       suspect of a crash at a time. Others wait.
     4. Whoever has just come and is too many in the line it would have to wait in: Reject.
     5. A failed load is forgotten; a load that nobody wants is stopped, and so is an idle one whose keep-alive ran out,
        or that has served for long, and one that was asked to go: when it is idle, or its time is up.
@@ -78,13 +79,14 @@ def decide(state: State, now: float) -> list[Action]:
     return list(_Decision(state, now).actions())
 
 
-def grants_at_once(state: State, demand: Demand, now: float) -> bool:
+def grants_at_once(state: State, demand: Demand, now: float, *, suspect: bool = False) -> bool:
     """Whether `decide` would do nothing for one who comes now but grant it its model: a short way past all lines."""
     entry = state.loaded.get(demand.key)
     return (
         entry is not None
         and entry.phase is Phase.READY
         and entry.leases < entry.slots
+        and not (suspect and entry.suspects)
         and entry.gone_by is None
         and not state.closing
         and entry.serves(demand.wish)
@@ -281,8 +283,14 @@ class _Decision:
         if free > 0 and entry.key not in self._closed | self._stopped:
             waiting = self._state.waiting
             turns = self._state.turns[entry.key]
-            theirs = turns.in_order(self._now, lambda ticket: waiting[ticket].demand.wish in served)
-            for ticket in islice(theirs, free):
+            suspects = entry.suspects
+
+            def may(ticket: int) -> bool:
+                waiter = waiting[ticket]
+                return waiter.demand.wish in served and not (waiter.suspect and suspects)
+
+            for ticket in islice(turns.in_order(self._now, may), free):
+                suspects += waiting[ticket].suspect
                 self._leases[entry.key] += 1
                 self._done.add(ticket)
                 yield Grant(ticket, entry.key)

@@ -151,14 +151,10 @@ class Scheduler:
         Raises Busy when the queue is full or the wait too long, LoadFailed when the model cannot be loaded, Poisonous
         when engines crashed on this request.
         """
-        if request is not None and self._poison:
-            refusal = self._poison.refusal(fingerprint(weights.key, request), self._clock())
-            if refusal is not None:
-                metrics.REFUSED.add(refusal.kind)
-                raise refusal
+        suspect = request is not None and bool(self._poison) and self._is_suspect(weights, request)
         if weights.key not in self._state.loaded:
             await self._prepare()
-        lease = await self._acquire(weights, options, keep_alive, caller, request)
+        lease = await self._acquire(weights, options, keep_alive, caller, request, suspect=suspect)
         try:
             yield lease
             if request is not None and self._poison:
@@ -239,18 +235,20 @@ class Scheduler:
         keep_alive: float | None,
         caller: Caller,
         request: Request | None = None,
+        *,
+        suspect: bool = False,
     ) -> Lease:
         now = self._clock()
         ticket = next(self._tickets)
         window = None if options.window is None else weights.clamp(options.window)
         demand = Demand(weights, window, replace(options, window=None), ())
-        at_once = grants_at_once(self._state, demand, now)
+        at_once = grants_at_once(self._state, demand, now, suspect=suspect)
         if not at_once:
             demand = replace(demand, plans=self._plans(demand))
         grant: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._grants[ticket] = grant
         deadline = now + self._wait_timeout
-        self._state.join(Waiter(ticket, demand, now, deadline, keep_alive, caller, request))
+        self._state.join(Waiter(ticket, demand, now, deadline, keep_alive, caller, request, suspect))
         try:
             if at_once:
                 self._state.arrivals.remove(ticket)
@@ -267,6 +265,15 @@ class Scheduler:
             if self._state.leave(ticket) is not None:
                 self._decide()
 
+    def _is_suspect(self, weights: Weights, request: Request) -> bool:
+        """Raises Poisonous where that is proven."""
+        mark, now = fingerprint(weights.key, request), self._clock()
+        refusal = self._poison.refusal(mark, now)
+        if refusal is not None:
+            metrics.REFUSED.add(refusal.kind)
+            raise refusal
+        return self._poison.is_suspect(mark, now)
+
     def _plans(self, demand: Demand) -> tuple[Plan, ...]:
         """How it can be loaded. A window that the loaded model is too small for is rounded up, and remembered."""
         key, window = demand.key, demand.window
@@ -279,9 +286,9 @@ class Scheduler:
             ways += self._accounts.plans(demand.weights, window, demand.options)
         return ways
 
-    def _give_back(self, entry: Loaded, caller: Caller, since: float) -> None:
+    def _give_back(self, entry: Loaded, waiter: Waiter, since: float) -> None:
         now = self._clock()
-        self._state.release(entry, caller)
+        self._state.release(entry, waiter)
         entry.service = smoothed(entry.service, now - since)
         entry.last_used = now
         if entry.leases == 0:
@@ -399,7 +406,7 @@ class Scheduler:
 
         def release(lease: Lease) -> None:
             handle.leases.discard(lease)
-            self._give_back(entry, waiter.caller, now)
+            self._give_back(entry, waiter, now)
 
         lease = Lease(handle.runner, waiter.request, now - waiter.since, release)
         handle.leases.add(lease)

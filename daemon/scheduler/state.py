@@ -134,6 +134,7 @@ class Loaded:
     )
     error: MgrError | None = None  # set when failed
     stuck: bool = False  # it could not be ended
+    suspects: int = 0  # of the leases: never more than one, so that it is known who is to blame
 
     @property
     def window(self) -> int:
@@ -162,7 +163,8 @@ NOBODY = Caller("")
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A request without an engine yet. `keep_alive` in seconds, None without a wish."""
+    """A request without an engine yet. `keep_alive` in seconds, None without a wish. `suspect`: an engine crashed while
+    it worked on this, and perhaps because of it (`poison.py`)."""
 
     ticket: int
     demand: Demand
@@ -171,6 +173,7 @@ class Waiter:
     keep_alive: float | None = None
     caller: Caller = NOBODY
     request: Request | None = field(default=None, compare=False, repr=False)
+    suspect: bool = False
 
 
 class Line:
@@ -272,13 +275,16 @@ class State:
         waiter = self._take_out(ticket)
         if waiter is not None:
             self.turns[waiter.demand.key].grant(ticket)
-            self.loaded[waiter.demand.key].leases += 1
+            entry = self.loaded[waiter.demand.key]
+            entry.leases += 1
+            entry.suspects += waiter.suspect
         return waiter
 
-    def release(self, entry: Loaded, caller: Caller) -> None:
-        """A request of this client is no longer served. The entry may have gone."""
+    def release(self, entry: Loaded, waiter: Waiter) -> None:
+        """It is no longer served. The entry may have gone."""
         entry.leases -= 1
-        self.turns[entry.key].release(caller.name)
+        entry.suspects -= waiter.suspect
+        self.turns[entry.key].release(waiter.caller.name)
         self._tidy_turns(entry.key)
 
     def _take_out(self, ticket: int) -> Waiter | None:

@@ -71,6 +71,7 @@ class Request:
     ahead: int
     starts: int
     mishaps: int
+    waiter: Waiter | None = None
     entry: Loaded | None = None  # what it was granted
     end: str | None = None
 
@@ -220,7 +221,8 @@ class World:
         deadline = self.now + self.schedule.wait_timeout
         leases = self.state.loaded[demand.key].leases if demand.key in self.state.loaded else 0
         at_once = grants_at_once(self.state, demand, self.now)
-        self.state.join(Waiter(ticket, demand, self.now, deadline, ask.keep_alive, request.caller))
+        request.waiter = Waiter(ticket, demand, self.now, deadline, ask.keep_alive, request.caller)
+        self.state.join(request.waiter)
         self.most_lines = max(self.most_lines, len(self.state.lines))
         self.most_waiting = max(self.most_waiting, len(self.state.waiting))
         if ask.cancel_after is not None:
@@ -334,7 +336,8 @@ class World:
                 self._at(self.now, self._break, request)
 
     def _give_back(self, entry: Loaded, request: Request) -> None:
-        self.state.release(entry, request.caller)
+        assert request.waiter is not None
+        self.state.release(entry, request.waiter)
         entry.last_used = self.now
         if entry.leases == 0:
             entry.expires_at = keepalive.expires_at(self.now, entry.keep_alive)
