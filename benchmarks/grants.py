@@ -51,7 +51,9 @@ class _OneModel:
     def capacity(self, engines: Iterable[int]) -> Amounts:
         return {ENGINES: 1}
 
-    async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
+    async def measure(
+        self, weights: Weights, launch: Launch, options: LoadOptions, pid: int, others: Amounts
+    ) -> None:
         pass
 
     async def read_ahead(self, weights: Weights) -> None:

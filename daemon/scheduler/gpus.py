@@ -34,6 +34,12 @@ class Gpus:
     def sizes(self) -> tuple[tuple[str, int], ...]:
         return tuple((device.id, device.total) for device in self.devices)
 
+    def used(self, device: Device | None) -> int | None:
+        """Bytes of a device that are ours, as it is now; None where that cannot be told."""
+        if device is None or not device.live or device.unified or device.id not in self.foreign:
+            return None
+        return device.total - device.free - self.foreign[device.id]
+
     def capacity(self) -> Amounts:
         """Bytes for models, in all."""
         return {

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from typing import Protocol
 
 import psutil
@@ -21,7 +21,7 @@ from daemon.runner.launch import CPU_BATCH, GPU_BATCH, Launch
 from daemon.scheduler.gpus import Gpus
 from daemon.scheduler.learned import Learned, Measurement, corrected
 from daemon.scheduler.machine import Machine
-from daemon.scheduler.memory import Division, Need, divide, estimate, occupied
+from daemon.scheduler.memory import Division, Need, divide, occupied
 from daemon.scheduler.offload import Divide, Site, sites
 from daemon.scheduler.placement import AUTO_LOADED, Defaults, plans
 from daemon.scheduler.readahead import read_ahead
@@ -106,20 +106,38 @@ class Ledger:
         memory = {RAM: max(min(there, ram.total), 0), **self._gpus.capacity()}
         return memory | {ENGINES: self._loaded} if self._loaded else memory
 
-    async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
-        """Remembers what an engine uses now that it has answered."""
-        if launch.offload is not None and launch.offload.layers:
-            return  # what lies on a GPU is not seen here
+    async def measure(
+        self, weights: Weights, launch: Launch, options: LoadOptions, pid: int, others: Amounts
+    ) -> None:
+        """Remembers what an engine uses now that it has answered: of the RAM, or of the one GPU that it lies on, unless
+        `others`, what other models take, has a part of that. What lies on several is not told apart."""
         shape = self._shape(weights)
-        used = await asyncio.to_thread(usage.of, pid)
-        if shape is None or used is None:
+        if shape is None:
             return
-        need = self._estimate(shape, weights, options, launch.window, launch.slots)
-        occupies = occupied(shape, need, used.anonymous, used.mapped)
-        log.debug("%s: %d bytes are used, %d were estimated", launch.alias, occupies, need.total)
-        measured = Measurement(launch.window, launch.slots, occupies)
-        await asyncio.to_thread(self._learned.remember, _key(weights, options), measured)
+        layers = launch.offload.layers if launch.offload is not None else 0
+        need = self._divide(shape, weights, options)(layers, launch.window, launch.slots)
+        if layers:
+            used, needed = await self._used_of_gpu(launch, others), need.device
+        else:
+            used, needed = await self._used_of_ram(shape, need.host, pid), need.host
+        if used is None or used <= 0:
+            return
+        log.debug("%s: %d bytes are used, %d were estimated", launch.alias, used, needed.total)
+        measured = Measurement(launch.window, launch.slots, used)
+        await asyncio.to_thread(self._learned.remember, _key(weights, options, layers), measured)
         self._plans.clear()
+
+    async def _used_of_ram(self, shape: Shape, need: Need, pid: int) -> int | None:
+        used = await asyncio.to_thread(usage.of, pid)
+        need = replace(need, correction=0)
+        return None if used is None else occupied(shape, need, used.anonymous, used.mapped)
+
+    async def _used_of_gpu(self, launch: Launch, others: Amounts) -> int | None:
+        devices = launch.offload.devices if launch.offload is not None else ()
+        if len(devices) != 1 or others.get(devices[0]):
+            return None
+        memory = await self._machine.memory(self._gpus.lines)
+        return self._gpus.used(next((one for one in memory.devices if one.id == devices[0]), None))
 
     async def read_ahead(self, weights: Weights) -> None:
         """Brings a model's file into the page cache, as much as lies free."""
@@ -141,26 +159,22 @@ class Ledger:
         return sites(divide, len(shape.layers), ram.total, self._gpus.devices, options)
 
     def _divide(self, shape: Shape, weights: Weights, options: LoadOptions) -> Divide:
-        measured = self._learned.measurements(_key(weights, options))
-        on_cpu = partial(self._estimate, shape, weights, options)
+        """Estimates, with what was measured against them. Without GPUs nothing needs to be told apart."""
+        batch = options.batch or (GPU_BATCH if self._gpus.devices else CPU_BATCH)
         embedding = weights.purpose is not Purpose.GENERATE
 
-        def needed(layers: int, window: int, slots: int) -> Division:
-            if layers == 0:
-                return Division(corrected(on_cpu, window, slots, measured), Need())
-            batch = self._batch(options)
+        def estimated(layers: int, window: int, slots: int) -> Division:
             return divide(shape, layers, window=window, slots=slots, batch=batch, embedding=embedding)
 
+        def needed(layers: int, window: int, slots: int) -> Division:
+            measured = self._learned.measurements(_key(weights, options, layers))
+            if layers == 0:
+                host = corrected(lambda *size: estimated(0, *size).host, window, slots, measured)
+                return Division(host, Need())
+            device = corrected(lambda *size: estimated(layers, *size).device, window, slots, measured)
+            return Division(estimated(layers, window, slots).host, device)
+
         return needed
-
-    def _estimate(
-        self, shape: Shape, weights: Weights, options: LoadOptions, window: int, slots: int
-    ) -> Need:
-        embedding = weights.purpose is not Purpose.GENERATE
-        return estimate(shape, window=window, slots=slots, batch=self._batch(options), embedding=embedding)
-
-    def _batch(self, options: LoadOptions) -> int:
-        return options.batch or (CPU_BATCH if not self._gpus.devices else GPU_BATCH)
 
     def _shape(self, weights: Weights) -> Shape | None:
         if weights.summary is None:
@@ -175,8 +189,8 @@ class Ledger:
         return self._shapes[weights.model]
 
 
-def _key(weights: Weights, options: LoadOptions) -> str:
-    return f"{weights.key} {options}"
+def _key(weights: Weights, options: LoadOptions, layers: int) -> str:
+    return f"{weights.key} {options}" + (f" {layers} on a GPU" if layers else "")
 
 
 def _resident(pid: int) -> int:

@@ -71,7 +71,9 @@ class Accounts(Protocol):
 
     def capacity(self, engines: Iterable[int]) -> Amounts: ...
 
-    async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None: ...
+    async def measure(
+        self, weights: Weights, launch: Launch, options: LoadOptions, pid: int, others: Amounts
+    ) -> None: ...
 
     async def read_ahead(self, weights: Weights) -> None: ...
 
@@ -303,8 +305,10 @@ class Scheduler:
         if handle is not None and not handle.measured and handle.runner.pid is not None:
             handle.measured = True
             demand, runner = handle.demand, handle.runner
+            own = entry.plan.takes
+            others = {pool: taken - own.get(pool, 0) for pool, taken in self._state.taken().items()}
             measuring = self._accounts.measure(
-                demand.weights, runner.launch, demand.options, handle.runner.pid
+                demand.weights, runner.launch, demand.options, handle.runner.pid, others
             )
             self._spawn(measuring, f"measure {runner.launch.alias}", self._aids)
 

@@ -67,7 +67,9 @@ class FakeAccounts:
     def capacity(self, engines: Iterable[int]) -> Amounts:
         return self._capacity
 
-    async def measure(self, weights: Weights, launch: Launch, options: LoadOptions, pid: int) -> None:
+    async def measure(
+        self, weights: Weights, launch: Launch, options: LoadOptions, pid: int, others: Amounts
+    ) -> None:
         self.measured.append(launch.window)
 
     async def prepare(self, taken: Amounts, *, settled: bool) -> None:

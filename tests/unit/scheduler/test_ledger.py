@@ -87,7 +87,7 @@ async def test_what_was_measured_changes_the_plans(tmp_path: Path) -> None:
     before = books.plans(model, 1024, ANY)
     assert books.plans(model, 1024, ANY) is before  # worked out once
     launch = Launch(model=model.path, alias="m", window=1024, slots=4)
-    await books.measure(model, launch, ANY, os.getpid())  # far more than such a model needs
+    await books.measure(model, launch, ANY, os.getpid(), {})  # far more than such a model needs
     assert books.plans(model, 1024, ANY)[0].takes[RAM] > before[0].takes[RAM]
     # Other settings are others.
     other = LoadOptions(gpu_layers=0)
@@ -99,7 +99,7 @@ async def test_what_was_measured_changes_the_plans(tmp_path: Path) -> None:
 async def test_a_process_that_is_gone_teaches_nothing(tmp_path: Path) -> None:
     books, model = await ledger(tmp_path), weights(tmp_path)
     before = books.plans(model, 1024, ANY)
-    await books.measure(model, Launch(model=model.path, alias="m", window=1024, slots=4), ANY, 2**31 - 1)
+    await books.measure(model, Launch(model=model.path, alias="m", window=1024, slots=4), ANY, 2**31 - 1, {})
     assert books.plans(model, 1024, ANY) == before
 
 
@@ -155,12 +155,20 @@ async def test_layers_lie_on_a_gpu_and_what_others_have_of_it_is_theirs(tmp_path
     assert {plan.offload for plan in books.plans(weights(tmp_path), 1024, ANY)} == {None}
 
 
-async def test_what_lies_on_a_gpu_is_not_measured(tmp_path: Path) -> None:
-    machine = FakeMachine(SOME, (CARD,))
+@pytest.mark.parametrize(
+    ("others", "live", "believed"), [(0, True, True), (50 * MIB, True, False), (0, False, False)]
+)
+async def test_what_lies_on_a_gpu_is_measured_there_where_it_is_alone_and_the_numbers_are_new(
+    tmp_path: Path, others: int, live: bool, believed: bool
+) -> None:
+    machine = FakeMachine(SOME, (replace(CARD, live=live),))
     books = Ledger(machine, Learned(tmp_path), Defaults(), 0, FakeEngines(("CUDA0: NVIDIA L4",)))
     await books.prepare({}, settled=True)
     model = weights(tmp_path)
     before = books.plans(model, 1024, ANY)
+    machine.gpus = (replace(CARD, live=live, free=CARD.free - before[0].takes["CUDA0"] - 30 * MIB),)
     launch = Launch(model=model.path, alias="m", window=1024, slots=4, offload=before[0].offload)
-    await books.measure(model, launch, ANY, os.getpid())
-    assert books.plans(model, 1024, ANY) == before
+    await books.measure(model, launch, ANY, os.getpid(), {"CUDA0": others})
+    now = books.plans(model, 1024, ANY)
+    assert now[0].takes["CUDA0"] - before[0].takes["CUDA0"] == (30 * MIB if believed else 0)
+    assert (now[0].takes[RAM], now[-1].takes) == (before[0].takes[RAM], before[-1].takes)
