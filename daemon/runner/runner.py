@@ -175,6 +175,8 @@ class Runner(Calls):
         """The error with its cause, if the output tells one, and the engine's last lines."""
         lines = self._running.child.tail.lines() if self._running else []
         cause = classify(lines)
+        if cause and cause.permanent and not self.launch.model.exists():
+            return LoadFailed(f"model '{self.launch.alias}' was deleted before it was loaded")
         reason = f"{cause.sentence}; {error.message}" if cause else error.message
         said = quote(lines)
         failure = OutOfMemory if cause and cause.memory else LoadFailed

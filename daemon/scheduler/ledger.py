@@ -182,10 +182,12 @@ class Ledger:
         if weights.model not in self._shapes:
             if len(self._shapes) >= _KEPT:
                 self._shapes.clear()
-            adapters = sum(adapter.stat().st_size for adapter in weights.adapters)
-            self._shapes[weights.model] = Shape.of(
-                weights.summary, weights.path.stat().st_size, weights.projectors, adapters
-            )
+            try:
+                size = weights.path.stat().st_size
+                adapters = sum(adapter.stat().st_size for adapter in weights.adapters)
+            except FileNotFoundError:
+                raise LoadFailed(f"the model '{weights.name}' was deleted before it was loaded") from None
+            self._shapes[weights.model] = Shape.of(weights.summary, size, weights.projectors, adapters)
         return self._shapes[weights.model]
 
 

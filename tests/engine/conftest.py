@@ -133,7 +133,7 @@ def pulled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         assert reply.status_code == 200, reply.text
         copy.unlink()
-        for model in ("smollm2", "other"):
+        for model in ("smollm2:135m", "other:latest"):
             create(daemon, model, model)
     finally:
         daemon.stop()

@@ -141,8 +141,9 @@ class ScriptedDaemon(DaemonProcess):
         return Hold(self.folder / f"hold-{name}")
 
     def events(self, kind: str | None = None, model: str | None = None) -> list[dict[str, Any]]:
-        """What the engines did, in order."""
-        lines = [json.loads(line) for line in self._events.read_text().splitlines()]
+        """What the engines did, in order. The last line may be half written."""
+        *whole, _ = self._events.read_text().split("\n")
+        lines = [json.loads(line) for line in whole]
         return [
             line
             for line in lines

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.faults.rig import FaultDaemon
+from tests.integration.faults.rig import FaultDaemon, ended
 
 MakeFaultDaemon = Callable[..., FaultDaemon]
 
@@ -21,12 +21,5 @@ def make(tmp_path: Path) -> Iterator[MakeFaultDaemon]:
         made.append(FaultDaemon(folder, settings))
         return made[-1]
 
-    yield new
-    try:
-        for daemon in made:
-            was_running = daemon.running
-            assert daemon.stop() in ((0,) if was_running else (0, -9))
-            assert [*daemon.marked()] == []
-    finally:
-        for daemon in made:
-            daemon.discard()
+    with ended(made):
+        yield new

@@ -28,7 +28,7 @@ from daemon.runner.launch import KEY_VARIABLE
 from daemon.runner.state import TRANSITIONS, State
 from tests.fakes.dialects import WAYS, Way
 from tests.integration.faults.requests import Ending, Requests
-from tests.integration.faults.rig import BYSTANDER, SECRETS, WARM, FaultDaemon, until
+from tests.integration.faults.rig import SECRETS, MarkedDaemon, until
 
 CHAT = WAYS[1]  # /api/chat, whole
 STREAM = WAYS[0]
@@ -65,17 +65,18 @@ class Use:
 class Watch:
     """Made by `invariants`. Requests of the test go through `ask` and `start`."""
 
-    def __init__(self, daemon: FaultDaemon, requests: Requests) -> None:
+    def __init__(self, daemon: MarkedDaemon, requests: Requests) -> None:
         self.daemon = daemon
         self.requests = requests
+        self._said = ""
         self._answers = 0
         self._answering: asyncio.Task[None] | None = None
 
     async def ask(self, model: str, way: Way = CHAT, **more: Any) -> Ending:
-        return await self.requests.ask(model, way, **more)
+        return await self.requests.ask(model, way, **self.daemon.briefly(way) | more)
 
     def start(self, model: str, way: Way = STREAM, **more: Any) -> "asyncio.Task[Ending]":
-        return self.requests.start(model, way, **more)
+        return self.requests.start(model, way, **self.daemon.briefly(way) | more)
 
     async def load(self, *models: str) -> None:
         for model in models:
@@ -87,13 +88,20 @@ class Watch:
 
     # ---- I12
 
+    async def load_bystander(self) -> None:
+        """What it says now, it has to say ever after."""
+        ending = await self.ask(self.daemon.bystander)
+        assert ending.status == 200, ending
+        assert ending.text
+        self._said = ending.text
+
     def watch_bystander(self) -> None:
         self._answering = asyncio.create_task(self._ask_bystander(), name="requests to the bystander")
 
     async def _ask_bystander(self) -> None:
         while True:
-            ending = await self.ask(BYSTANDER)
-            assert ending == Ending(200, SAID), ending
+            ending = await self.ask(self.daemon.bystander)
+            assert ending == Ending(200, self._said), ending
             self._answers += 1
             await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -114,7 +122,7 @@ class Watch:
 
 
 @asynccontextmanager
-async def invariants(daemon: FaultDaemon) -> AsyncIterator[Watch]:
+async def invariants(daemon: MarkedDaemon) -> AsyncIterator[Watch]:
     """Takes the baseline of a running daemon, and after the test checks it and everything else.
 
     If the test ended the daemon, only what must hold then is checked.
@@ -122,8 +130,9 @@ async def invariants(daemon: FaultDaemon) -> AsyncIterator[Watch]:
     async with daemon.client() as client:
         requests = await Requests.open(client)
         watch = Watch(daemon, requests)
-        await watch.load(BYSTANDER, WARM)
-        await watch.unload(WARM)
+        await watch.load_bystander()
+        await watch.load(daemon.warm)
+        await watch.unload(daemon.warm)
         await _only_bystander(daemon)
     before = Use.of(daemon.pid)
     async with daemon.client() as requests.client:
@@ -137,7 +146,7 @@ async def invariants(daemon: FaultDaemon) -> AsyncIterator[Watch]:
         _no_secret(daemon, requests)
         if daemon.running:
             for entry in daemon.loaded():
-                if entry["name"] != f"{BYSTANDER}:latest":
+                if entry["name"] != daemon.bystander:
                     await watch.unload(entry["name"])
     ended = daemon.process.poll() if daemon.process else None
     assert ended in (None, 0, -signal.SIGKILL), f"the daemon ended with {ended}"
@@ -153,17 +162,17 @@ async def invariants(daemon: FaultDaemon) -> AsyncIterator[Watch]:
     assert _holders(daemon) == {daemon.pid}, "I8"
 
 
-async def _only_bystander(daemon: FaultDaemon) -> None:
+async def _only_bystander(daemon: MarkedDaemon) -> None:
     """I3 and I4."""
 
     def settled() -> bool:
         names = [entry["name"] for entry in daemon.loaded()]
-        return names == [f"{BYSTANDER}:latest"] and daemon.strangers() == [] and daemon.zombies() == []
+        return names == [daemon.bystander] and daemon.strangers() == [] and daemon.zombies() == []
 
     await until(settled, lambda: f"I3, I4: {daemon.loaded()}, {daemon.strangers()}, {daemon.zombies()}")
 
 
-def _no_secret(daemon: FaultDaemon, requests: Requests) -> None:
+def _no_secret(daemon: MarkedDaemon, requests: Requests) -> None:
     """I6. The key that the daemon and one engine share is a secret too; only that engine's environment has it."""
     told = [daemon.log_text(), *(body.decode("utf-8", "replace") for body in requests.bodies)]
     keys = []
@@ -195,7 +204,7 @@ def _legal_run(log: str) -> None:
         states[alias] = after
 
 
-def _holders(daemon: FaultDaemon) -> set[int]:
+def _holders(daemon: MarkedDaemon) -> set[int]:
     """The processes that have the lock of the store open: a child that inherited it would hold the store."""
     lock = str(daemon.models / "mgr" / "lock")
     holders = set()

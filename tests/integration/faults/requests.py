@@ -24,6 +24,8 @@ class Ending:
 
 
 CLOSE = {"Connection": "close"}
+# Of a stream's events, so many are at least five tokens: in one dialect, two come before the first.
+BEGUN_EVENTS = 7
 BROKEN = Ending(0, error="the connection broke")
 
 
@@ -54,17 +56,26 @@ class Requests:
         self._started.append(task)
         return task
 
-    async def ask(self, model: str, way: Way, **more: Any) -> Ending:
+    async def ask(self, model: str, way: Way, begun: asyncio.Event | None = None, **more: Any) -> Ending:
+        """`begun` is set when a stream has brought at least five tokens."""
+        begun = begun or asyncio.Event()
         try:
-            # On a connection of its own: one that was idle may be closed by the server at any moment.
-            response = await self.client.post(way.path, json=way.body(model, **more), headers=CLOSE)
+            ending = await self._ask(way, way.body(model, **more), begun)
         except httpx.TransportError:
             ending = BROKEN
-        else:
-            self.bodies.append(response.content)
-            ending = _ending(way, response)
         self.endings.append((way, ending))
         return ending
+
+    async def _ask(self, way: Way, body: Mapping[str, Any], begun: asyncio.Event) -> Ending:
+        # On a connection of its own: one that was idle may be closed by the server at any moment.
+        async with self.client.stream("POST", way.path, json=body, headers=CLOSE) as response:
+            content = b""
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if _events(content) >= BEGUN_EVENTS:
+                    begun.set()
+        self.bodies.append(content)
+        return _ending(way, httpx.Response(response.status_code, headers=response.headers, content=content))
 
     async def check(self, *, may_break: bool) -> None:
         """I5: each has ended, with a documented status, and a stream with its last event. `ask` saw to the latter."""
@@ -76,6 +87,11 @@ class Requests:
                 assert ending.status in self._documented[way.path], (
                     f"{ending} of {way.path} is not documented"
                 )
+
+
+def _events(content: bytes) -> int:
+    """How many events of a stream there are, in any dialect."""
+    return sum(line.startswith((b"{", b"data:")) for line in content.split(b"\n"))
 
 
 def _ending(way: Way, response: httpx.Response) -> Ending:

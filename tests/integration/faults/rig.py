@@ -4,26 +4,36 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from tests.fakes.daemon import GUARD_SECONDS, ScriptedDaemon
+from daemon.names import ModelName
+from tests.fakes.daemon import GUARD_SECONDS, DaemonProcess, ScriptedDaemon
+from tests.fakes.dialects import Way
 
 API_KEY = "key-that-nobody-may-read"
 HUB_TOKEN = "hf_token_that_nobody_may_read"
 SECRETS = (API_KEY, HUB_TOKEN)
 
-BYSTANDER = "bystander"  # the other model, which nothing may happen to
-WARM = "warm"  # is loaded once and let go, so that what is made only once is there
-
+BYSTANDER = "bystander"
+WARM = "warm"
 
 DEFAULTS = {"KEEP_ALIVE": "1h", "MAX_LOADED_MODELS": 8}
 
 
-class FaultDaemon(ScriptedDaemon):
-    """`mark` is its TMPDIR, a setting that engines and all that they start inherit. `extra` is more environment."""
+class MarkedDaemon(DaemonProcess):
+    """`mark` is its TMPDIR, a setting that engines and all that they start inherit. `extra` is more environment.
+
+    Models, with their tags: `bystander` is the one which nothing may happen to; `warm` is loaded once and let go, so
+    that what is made only once is there.
+    """
+
+    bystander: str
+    warm: str
 
     def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
         keys = folder / "keys"
@@ -32,7 +42,10 @@ class FaultDaemon(ScriptedDaemon):
         self.headers = {"Authorization": f"Bearer {API_KEY}"}
         self.mark = Path(tempfile.mkdtemp(prefix="f-"))  # short, as paths of sockets are bounded
         self.extra: dict[str, str] = {}
-        self.model(BYSTANDER, WARM)
+
+    def briefly(self, way: Way) -> dict[str, Any]:
+        """What a request says so that its answer is short and always the same."""
+        return {}
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "TMPDIR": str(self.mark), "HF_TOKEN": HUB_TOKEN, **self.extra}
@@ -57,8 +70,9 @@ class FaultDaemon(ScriptedDaemon):
         return [each for each in self.marked() if each.pid not in known and _own_pid(each.pid) not in shown]
 
     def engine_of(self, model: str) -> int:
-        """The process of the engine that answers for a model."""
-        [pid] = [entry["pid"] for entry in self.loaded() if entry["name"] == f"{model}:latest"]
+        """The process of the engine that answers for a model; a name is written without its tag `latest`."""
+        name = str(ModelName.parse(model))
+        [pid] = [entry["pid"] for entry in self.loaded() if entry["name"] == name]
         assert isinstance(pid, int)
         return pid
 
@@ -71,6 +85,31 @@ class FaultDaemon(ScriptedDaemon):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             shutil.rmtree(self.mark, ignore_errors=True)
+
+
+class FaultDaemon(MarkedDaemon, ScriptedDaemon):
+    """With the scripted engine and tiny models."""
+
+    bystander = f"{BYSTANDER}:latest"
+    warm = f"{WARM}:latest"
+
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+        super().__init__(folder, settings)
+        self.model(BYSTANDER, WARM)
+
+
+@contextmanager
+def ended(daemons: Sequence[MarkedDaemon]) -> Iterator[None]:
+    """Afterwards ends these daemons and looks for what they left."""
+    try:
+        yield
+        for daemon in daemons:
+            was_running = daemon.running
+            assert daemon.stop() in ((0,) if was_running else (0, -9))
+            assert [*daemon.marked()] == []
+    finally:
+        for daemon in daemons:
+            daemon.discard()
 
 
 def _own_pid(pid: int) -> int | None:

@@ -60,7 +60,7 @@ async def test_f18_the_daemon_is_killed(make: MakeFaultDaemon) -> None:
 
 async def test_f19_told_to_stop_with_four_streams(make: MakeFaultDaemon) -> None:
     """Two can end and do, two cannot and are told why; a new request is refused, to be made again later."""
-    daemon = make(NUM_PARALLEL=2, DRAIN_TIMEOUT="2s")
+    daemon = make(NUM_PARALLEL=2, DRAIN_TIMEOUT="5s")
     daemon.model("a", "b")
     ends, never = daemon.hold("ends"), daemon.hold("never")
     daemon.script(a={"hold_tokens": str(ends)}, b={"hold_tokens": str(never)})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemon.chat import LoadOptions
-from daemon.errors import BadModel
+from daemon.errors import BadModel, LoadFailed
 from daemon.runner.engine import Engine
 from daemon.runner.launch import Launch
 from daemon.scheduler.devices import Device, Memory, Pool
@@ -106,6 +106,13 @@ async def test_a_process_that_is_gone_teaches_nothing(tmp_path: Path) -> None:
 async def test_a_header_that_cannot_be_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="block_count"):
         (await ledger(tmp_path)).plans(weights(tmp_path, **{"llama.block_count": 0}), None, ANY)
+
+
+async def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    books, model = await ledger(tmp_path), weights(tmp_path)
+    model.path.unlink()
+    with pytest.raises(LoadFailed, match="the model 'm:latest' was deleted before it was loaded"):
+        books.plans(model, None, ANY)
 
 
 @pytest.mark.parametrize("devices", [("CUDA0: NVIDIA H200",), None])
