@@ -176,7 +176,7 @@ class Runner(Calls):
         lines = self._running.child.tail.lines() if self._running else []
         cause = classify(lines)
         if cause and cause.permanent and not self.launch.model.exists():
-            return LoadFailed(f"model '{self.launch.alias}' was deleted before it was loaded")
+            return LoadFailed(f"the model '{self.launch.alias}' was deleted before it was loaded")
         reason = f"{cause.sentence}; {error.message}" if cause else error.message
         said = quote(lines)
         failure = OutOfMemory if cause and cause.memory else LoadFailed
