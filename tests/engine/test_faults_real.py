@@ -138,7 +138,7 @@ async def test_f15_a_model_is_deleted_before_its_engine_has_the_file(
             deleted = await client.request("DELETE", "/api/delete", json={"model": MODEL})
             assert deleted.status_code == 200, deleted.text
         ending = await asked
-        assert ending.text or ending.error == f"model '{MODEL}' was deleted before it was loaded", ending
+        assert ending.text or ending.error == f"the model '{MODEL}' was deleted before it was loaded", ending
         assert (await client.post("/api/pull", json=again)).json()["status"] == "success"
         await watch.load(MODEL)
 
