@@ -5,7 +5,7 @@ help lists are passed, in the first spelling it knows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemon.errors import LoadFailed
@@ -109,8 +109,12 @@ def not_taken(known: frozenset[str]) -> list[str]:
         pooling="mean",
         reranking=True,
     )
-    flags = _flags(everything, Path(), CPU_BATCH)
-    return [flag.spellings[0][0] for flag in flags if not any(s[0] in known for s in flag.spellings)]
+    flags = [
+        *_flags(everything, Path(), CPU_BATCH),
+        *_flags(replace(everything, offload=None), Path(), CPU_BATCH),
+    ]
+    lacks = [flag.spellings[0][0] for flag in flags if not any(s[0] in known for s in flag.spellings)]
+    return list(dict.fromkeys(lacks))
 
 
 def _flags(launch: Launch, socket: Path, batch: int) -> Iterable[_Flag]:

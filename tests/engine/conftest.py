@@ -67,7 +67,7 @@ def _real_engines() -> list[RealEngine]:
 # These ask much of mgr and the same of every engine; the wheel's is enough where time is short.
 _ONE_ENGINE = {
     Path(__file__).with_name(f"test_{name}.py")
-    for name in ("hammer", "matrix", "memory", "memory_group", "schemas", "turns")
+    for name in ("faults_real", "hammer", "matrix", "memory", "memory_group", "schemas", "turns")
 }
 
 

@@ -258,7 +258,7 @@ def test_the_list_and_the_info(mgr: Mgr, engines: Engines) -> None:
     assert [(it["name"], it["current"]) for it in listed["installed"]] == [("b2", True), ("b1", False)]
     info = json.loads(mgr("engine", "info", "b1", "--json").stdout)
     assert (info["name"], info["version"], info["devices"]) == ("b1", "b1 (scripted)", None)
-    assert info["not taken"] == ["--ctx-checkpoints", "--main-gpu", "--load-mode"]
+    assert info["not taken"] == ["--ctx-checkpoints", "--load-mode", "--main-gpu"]
     assert mgr("engine", "info", "--flags").stdout.split() == info["flags"]
     assert "b2" in mgr("engine", "info").stdout.splitlines()[0]
 

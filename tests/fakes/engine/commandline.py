@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
         "--metrics",
         "--offline",
         "--version",
+        "--no-mmproj-offload",
         "--jinja",
         "--reranking",
         "--kv-unified",
