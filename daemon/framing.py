@@ -63,11 +63,11 @@ class Template:
 
     def __init__(self, make: Callable[[str], bytes]) -> None:
         mark = secrets.token_hex(16)
-        self._before, self._after = make(mark).split(mark.encode())
+        self._around = make(mark).split(mark.encode())
 
     def fill(self, text: bytes) -> bytes:
         """`text` as `quoted` gives it."""
-        return self._before + text + self._after
+        return text.join(self._around)
 
 
 def ndjson(value: Any) -> bytes:

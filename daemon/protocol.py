@@ -10,6 +10,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from daemon.chunked import chunk
+
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 10.0
 
@@ -105,7 +107,7 @@ class Client:
             return False
         if cycle.disconnected or cycle.transport.is_closing():
             return False
-        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        cycle.transport.write(chunk(data))
         return True
 
     def abort(self) -> None:

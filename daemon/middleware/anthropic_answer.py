@@ -117,7 +117,7 @@ class MessageEncoder(StreamEncoder):
     def _progress(self, event: Progress) -> None:
         self._prompt = Usage(prompt=event.total, cached=event.cached)
 
-    def _text(self, text: bytes) -> bytes:
+    def feed_quoted(self, text: bytes) -> bytes:
         if self._open == "text":
             return self._template.fill(text)
         opening = self._enter("text", {"type": "text", "text": ""}, "text_delta", "text")

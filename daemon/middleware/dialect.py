@@ -104,7 +104,7 @@ class Encoder(Ending, Protocol):
         """Bytes for one event; `Progress` and `Done` give none."""
 
     def feed_quoted(self, text: bytes) -> bytes:
-        """Bytes for a piece of text, which is not empty, as `framing.quoted` gives it."""
+        """Bytes for a piece of text, which is not empty, as `framing.quoted` gives it. Not after the end."""
 
 
 class BatchEncoder(Ending, Protocol):

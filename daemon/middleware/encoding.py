@@ -23,7 +23,7 @@ class StreamEncoder(ABC):
         if isinstance(event, TextDelta):  # nearly all are
             if event.logprobs:
                 return self._scored(event)
-            return self._text(quoted(event.text)) if event.text else b""
+            return self.feed_quoted(quoted(event.text)) if event.text else b""
         match event:
             case Done():
                 self._done = event
@@ -36,8 +36,8 @@ class StreamEncoder(ABC):
             case ToolCallDelta():
                 return self._call(event)
 
-    def feed_quoted(self, text: bytes) -> bytes:
-        return b"" if self._ended else self._text(text)
+    @abstractmethod
+    def feed_quoted(self, text: bytes) -> bytes: ...
 
     def keep_alive(self) -> bytes:
         return b"" if self._ended else self._ping()
@@ -59,13 +59,9 @@ class StreamEncoder(ABC):
     def _progress(self, event: Progress) -> None:  # noqa: B027 - most dialects have no use for it
         """Prefill went on."""
 
-    @abstractmethod
-    def _text(self, text: bytes) -> bytes:
-        """`text` as `quoted` gives it, never empty."""
-
     def _scored(self, delta: TextDelta) -> bytes:
         """Text, possibly empty, with the log probabilities of its tokens; some dialects have no place for those."""
-        return self._text(quoted(delta.text)) if delta.text else b""
+        return self.feed_quoted(quoted(delta.text)) if delta.text else b""
 
     @abstractmethod
     def _thinking(self, delta: ThinkingDelta) -> bytes: ...

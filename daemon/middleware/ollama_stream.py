@@ -137,7 +137,7 @@ class OllamaEncoder(StreamEncoder):
     def _line(self, piece: Mapping[str, Any], end: Mapping[str, Any]) -> bytes:
         return ndjson({**head(self._model, self._clock()), **piece, **end})
 
-    def _text(self, text: bytes) -> bytes:
+    def feed_quoted(self, text: bytes) -> bytes:
         when = self._clock()
         if int(when) != self._second:
             self._second = int(when)

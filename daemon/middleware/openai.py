@@ -232,7 +232,7 @@ class _Encoder(ChoiceEncoder):
     def first(self) -> bytes:
         return self._delta({"content": ""})
 
-    def _text(self, text: bytes) -> bytes:
+    def feed_quoted(self, text: bytes) -> bytes:
         if self._role:
             return Template(lambda text: self._delta({"content": text})).fill(text)
         return self._template.fill(text)

@@ -143,7 +143,7 @@ class _Encoder(ChoiceEncoder):
         self._offset = 0
         self._template = Template(lambda text: self._chunk(_piece(text)))
 
-    def _text(self, text: bytes) -> bytes:
+    def feed_quoted(self, text: bytes) -> bytes:
         if self._echo:
             echo, self._echo = self._echo, ""
             text = quoted(echo) + text

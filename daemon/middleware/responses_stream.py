@@ -210,7 +210,7 @@ class ResponsesEncoder(StreamEncoder):
         self._begun = False
         self._open: _TextItem | _CallItem | None = None
 
-    def _text(self, text: bytes) -> bytes:
+    def feed_quoted(self, text: bytes) -> bytes:
         item = self._open
         if isinstance(item, _TextItem) and item.kind is _MESSAGE:  # nearly always
             return item.add(text)

@@ -5,7 +5,8 @@ Only the engine can make them: it renders the chat template and knows the vocabu
 
 from collections.abc import Awaitable, Sequence
 
-from daemon.chat import ChatRequest, CompletionRequest, Piece, Sink, TextDelta
+from daemon.chat import ChatRequest, CompletionRequest, Piece, QuotedSink, Sink, TextDelta
+from daemon.framing import quoted, unquoted
 from daemon.runner.runner import Runner
 
 
@@ -30,17 +31,23 @@ def continuation(request: ChatRequest, prompt: tuple[int, ...]) -> CompletionReq
     )
 
 
-class Heard:
+class Heard(QuotedSink):
     """A sink that keeps the text that it hands on."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []  # quoted
 
     def __call__(self, pieces: Sequence[Piece]) -> Awaitable[None] | None:
-        self._texts.extend([piece.text for piece in pieces if isinstance(piece, TextDelta)])
+        self._texts.extend([quoted(piece.text) for piece in pieces if isinstance(piece, TextDelta)])
         return self._sink(pieces)
+
+    def quoted(self, text: bytes) -> Awaitable[None] | None:
+        self._texts.append(text)
+        if isinstance(self._sink, QuotedSink):
+            return self._sink.quoted(text)
+        return self._sink([TextDelta(unquoted(text))])
 
     @property
     def text(self) -> str:
-        return "".join(self._texts)
+        return unquoted(b"".join(self._texts))

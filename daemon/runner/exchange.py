@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import httptools
 
+from daemon.chunked import LINE_END, content_of
+
 # Gets the next bytes of a body; None means that it took them, else it is what to wait for before it gets more.
 TakeBytes = Callable[[bytes], Awaitable[None] | None]
 
@@ -45,6 +47,7 @@ class Exchange(asyncio.Protocol):
         )  # called by the parser, for each chunk: so it is no method of ours
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
+        self._chunk_ended = self._between_chunks = False
         self._whole = False
         self._latest = b""  # of the body, since `moved` was asked
         self._behind = False
@@ -116,6 +119,7 @@ class Exchange(asyncio.Protocol):
             self._turn.set_result(waiting)
 
     def _fail(self, error: Exception) -> None:
+        self._between_chunks = False  # nothing is taken any more
         if not self._failed.done():
             self._failed.set_result(error)
         self._end_turn()
@@ -134,31 +138,39 @@ class Exchange(asyncio.Protocol):
             self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        if self._failed.done():
-            return
+        if self._between_chunks and (body := content_of(data)) is not None:
+            self._hand_on(body)
+        elif not self._failed.done():
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         nonsense = ""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             nonsense = str(error)
-        waiting = None
+        # Else the parser may have seen a part of the next chunk's size.
+        self._between_chunks = self._chunk_ended and data.endswith(LINE_END)
+        if self._received:
+            body = b"".join(self._received)
+            self._received.clear()
+            self._hand_on(body)
+        if nonsense:
+            self._break_off(nonsense)
+        if self._whole:
+            self._end_turn()
+
+    def _hand_on(self, body: bytes) -> None:
+        self._latest = body
         try:
-            if self._received:
-                body = b"".join(self._received)
-                self._received.clear()
-                self._latest = body
-                waiting = self._take(body)
+            waiting = self._take(body)
         except Exception as error:
             self._fail(error)
             return
-        if nonsense:
-            self._break_off(nonsense)
         if waiting is not None:
             self._pause()
             self._behind = True
             self._end_turn(waiting)
-        elif self._whole:
-            self._end_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._break_off("the connection was lost")
@@ -176,6 +188,12 @@ class Exchange(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         if self.status != 200:
             self._take = self._refuse
+
+    def on_chunk_header(self) -> None:
+        self._chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_ended = True
 
     def on_message_complete(self) -> None:
         self._whole = True

@@ -3,7 +3,6 @@
 Source: llama.cpp's tools/server/server-task.cpp, and what its builds were seen to send.
 """
 
-import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,54 +19,10 @@ from daemon.chat import (
     Usage,
 )
 from daemon.errors import EngineFailed
-from daemon.framing import requoted, unquoted
 from daemon.runner.received import as_object, count, error_from, number, objects, parse_object, text
-
-# An event that holds a piece of text or of thinking and nothing else, as nearly all do, the way llama-server writes it.
-_PLAIN_TEXT = re.compile(
-    rb'data: \{"choices":\[\{"finish_reason":null,"index":0,"delta":\{"(reasoning_)?content":"(?!")'
-    rb'([^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+)"\}\}\],'
-    rb'"created":\d+,"id":"[^"\\]*","model":"[^"\\]*","system_fingerprint":"[^"\\]*","object":"chat\.completion\.chunk"\}\n\n'
-)
 
 # OpenAI's least one; the engine's is the least float there is.
 _LEAST_LOGPROB = -9999.0
-
-
-def plain_text(body: bytes) -> bytes | None:
-    """The text of a part of an event stream that is one event with a piece of text and nothing else, as
-    `framing.quoted` would give it; None for every other part.
-
-    The shortest way: between two tokens an engine on the CPU drives everything else out of the processor's caches, so
-    what counts is how little code it takes.
-    """
-    plain = _PLAIN_TEXT.fullmatch(body)
-    if plain is None or plain[1] is not None:
-        return None
-    said: bytes = plain[2]
-    try:
-        return said if said.isascii() else requoted(said)
-    except UnicodeDecodeError:
-        return None  # the long way says what is wrong
-
-
-def plain_texts(body: bytes) -> tuple[list[Piece], bytes]:
-    """The pieces of text and of thinking that a part of an event stream begins with, and the rest of it.
-
-    A short way, several times as fast as decoding the event and its JSON. Where an event differs in anything, an
-    escape of a character by its number too, this stops, and the long way reads it.
-    """
-    pieces: list[Piece] = []
-    end = 0
-    try:
-        while end < len(body) and (plain := _PLAIN_TEXT.match(body, end)):
-            thinking, quoted = plain.groups()
-            said = quoted.decode() if b"\\" not in quoted else unquoted(quoted)
-            pieces.append(TextDelta(said) if thinking is None else ThinkingDelta(said))
-            end = plain.end()
-    except UnicodeDecodeError:
-        pass  # the long way says what is wrong
-    return pieces, body[end:]
 
 
 class AnswerReader:

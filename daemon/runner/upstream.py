@@ -10,8 +10,9 @@ from daemon.errors import EngineFailed, EngineGone, EngineHung, EngineSilent
 from daemon.framing import FramingError, SseDecoder, to_json
 from daemon.runner.endpoint import Endpoint
 from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens, TakeBytes
+from daemon.runner.plain import PlainTexts, plain_texts
 from daemon.runner.progress import ANSWER_SECONDS
-from daemon.runner.reader import AnswerReader, plain_text, plain_texts
+from daemon.runner.reader import AnswerReader
 from daemon.runner.received import error_from, parse_object, text
 from daemon.runner.wire import body_for, path_for
 
@@ -185,10 +186,11 @@ class _Pieces:
         self._decoder = SseDecoder()
         self._reader = AnswerReader(top_logprobs)
         self._between_events = True
+        self._text_of = PlainTexts().text_of
         self._take_quoted = sink.quoted if isinstance(sink, QuotedSink) else None
 
     def take(self, body: bytes) -> Awaitable[None] | None:
-        if self._take_quoted and self._between_events and (said := plain_text(body)) is not None:
+        if self._take_quoted and self._between_events and (said := self._text_of(body)) is not None:
             return self._take_quoted(said)
         pieces, rest = plain_texts(body) if self._between_events else ([], body)
         waiting = None

@@ -10,7 +10,7 @@ DONE = Done(FinishReason.STOP)
 
 
 class Plain(StreamEncoder):
-    def _text(self, text: bytes) -> bytes:
+    def feed_quoted(self, text: bytes) -> bytes:
         return b"text " + text
 
     def _thinking(self, delta: ThinkingDelta) -> bytes:

@@ -10,6 +10,7 @@ from daemon.chat import (
     LoadOptions,
     Message,
     Piece,
+    QuotedSink,
     Sampling,
     Text,
     TextDelta,
@@ -93,5 +94,21 @@ def test_the_text_of_an_answer_is_kept_and_everything_is_handed_on() -> None:
     sent: list[Piece] = [TextDelta("Grü"), ThinkingDelta("hm"), TextDelta("ße")]
     heard(sent[:2])
     heard(sent[2:])
-    assert heard.text == "Grüße"
-    assert got == sent
+    heard.quoted(b'\\n\\"')
+    assert heard.text == 'Grüße\n"'
+    assert got == [*sent, TextDelta('\n"')]
+
+
+def test_a_text_goes_the_short_way_where_there_is_one() -> None:
+    got: list[bytes] = []
+
+    class Short(QuotedSink):
+        def __call__(self, pieces: Sequence[Piece]) -> None:
+            raise AssertionError("the long way")
+
+        def quoted(self, text: bytes) -> None:
+            got.append(text)
+
+    heard = Heard(Short())
+    heard.quoted(b"a\\n")
+    assert (got, heard.text) == ([b"a\\n"], "a\n")

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daemon.runner.exchange import BrokenOff, Exchange, NobodyListens
 
@@ -61,6 +63,64 @@ async def fetched(script: Script) -> tuple[int, bytes, bytes]:
 
 async def test_a_body_in_chunks() -> None:
     assert await fetched(saying(HEAD, chunk(b"a"), chunk(b"bc"), END)) == (200, b"abc", b"")
+
+
+class Sender(asyncio.Transport):
+    """The other side of an exchange that is fed by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut = False
+
+    def write(self, data: object) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.cut = True
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"bc", chunk(b"de"), chunk(b"x" * 300), b"f\r\n", b"\r\n"]), min_size=1),
+    st.lists(st.integers(0, 400)),
+)
+async def test_chunks_that_look_like_chunks_inside_cut_anywhere(
+    contents: list[bytes], cuts: list[int]
+) -> None:
+    taken: list[bytes] = []
+    exchange = Exchange(REQUEST, taken.append)
+    exchange.connection_made(Sender())
+    exchange.data_received(HEAD)
+    rest = b"".join(map(chunk, contents)) + END
+    for cut in cuts:
+        exchange.data_received(rest[:cut])
+        rest = rest[cut:]
+    exchange.data_received(rest)
+    assert b"".join(taken) == b"".join(contents)
+
+
+async def test_chunks_one_by_one() -> None:
+    taken: list[bytes] = []
+    exchange = Exchange(REQUEST, taken.append)
+    exchange.connection_made(Sender())
+    contents = [b"a", b"b" * 15, b"c" * 16, b"d" * 255, b"e" * 256, b"f" * 1023, b"g" * 1024, b"h" * 5000]
+    for data in [HEAD, *map(chunk, contents)]:
+        exchange.data_received(data)
+    assert taken == contents
+
+
+async def test_nothing_is_taken_after_an_error() -> None:
+    taken: list[bytes] = []
+
+    def take(body: bytes) -> None:
+        taken.append(body)
+        if body == b"b":
+            raise OSError("the client is gone")
+
+    exchange = Exchange(REQUEST, take)
+    exchange.connection_made(Sender())
+    for data in (HEAD, chunk(b"a"), chunk(b"b"), chunk(b"c"), chunk(b"d")):
+        exchange.data_received(data)
+    assert taken == [b"a", b"b"]
 
 
 async def test_a_body_of_known_length_cut_anywhere() -> None:
