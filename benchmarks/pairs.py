@@ -1,6 +1,7 @@
 """Interleaving: a measurement and its reference are taken next to each other, in changing order."""
 
 from collections.abc import Awaitable, Callable
+from statistics import fmean
 
 from benchmarks.options import Options
 
@@ -8,17 +9,23 @@ Measure = Callable[[], Awaitable[float]]
 
 
 async def pairs(
-    measured: Measure, reference: Measure, count: int, options: Options, what: str
+    measured: Measure, reference: Measure, count: int, options: Options, what: str, *, rounds: int = 1
 ) -> tuple[list[float], list[float]]:
-    """`count` results of each, pairwise."""
+    """`count` results of each, pairwise; each is the mean of `rounds` that are taken in turns."""
     ours: list[float] = []
     theirs: list[float] = []
     for turn in range(count):
-        if turn % 2:
-            theirs.append(await reference())
-            ours.append(await measured())
-        else:
-            ours.append(await measured())
-            theirs.append(await reference())
+        both = [
+            await _pair(measured, reference, turned=(turn * rounds + each) % 2 == 1) for each in range(rounds)
+        ]
+        ours.append(fmean(mine for mine, _ in both))
+        theirs.append(fmean(other for _, other in both))
         options.say(f"{what}, {turn + 1} of {count}: {ours[-1]:.4g}, reference {theirs[-1]:.4g}")
     return ours, theirs
+
+
+async def _pair(measured: Measure, reference: Measure, *, turned: bool) -> tuple[float, float]:
+    if turned:
+        other = await reference()
+        return await measured(), other
+    return await measured(), await reference()

@@ -136,6 +136,11 @@ async def test_pairs_change_their_order() -> None:
     assert order == ["measured", "reference", "reference", "measured"]
     assert (ours, theirs) == ([1.0, 4.0], [2.0, 3.0])
 
+    order.clear()
+    ours, theirs = await pairs(measured, reference, 2, Options(), "a pair of three", rounds=3)
+    assert order == ["measured", "reference", "reference", "measured"] * 3
+    assert (ours, theirs) == ([(1 + 4 + 5) / 3, (8 + 9 + 12) / 3], [(2 + 3 + 6) / 3, (7 + 10 + 11) / 3])
+
 
 @pytest.mark.parametrize(
     ("options", "count"), [(Options(), 7), (Options(quick=True), 2), (Options(runs=3, quick=True), 3)]
