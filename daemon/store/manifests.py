@@ -141,16 +141,21 @@ class Manifests:
         return path
 
     def names(self) -> list[ModelName]:
-        """Every name that there is a file for. Links are not followed; what is not a name is passed over."""
+        """Every name that there is a file for. Links are not followed; what is not a name is passed over.
+
+        Raises StorageFailed when a folder cannot be listed: a name too few here would be blobs too few there.
+        """
         found = []
-        for parts in _walk(self._folder, 4):
-            host, namespace, model, tag = parts
-            with suppress(BadName):
-                found.append(ModelName(model, tag, namespace, host))
+        try:
+            for host, namespace, model, tag in _walk(self._folder, 4):
+                with suppress(BadName):
+                    found.append(ModelName(model, tag, namespace, host))
+        except OSError as error:
+            raise storage_failed(error, "list its manifests") from error
         return found
 
     def find(self, name: ModelName) -> ModelName | None:
-        """The stored name that means the same, whatever the case of its letters."""
+        """The stored name that means the same, whatever the case of its letters. Raises StorageFailed."""
         if self.path(name).is_file():
             return name.with_tag(name.tag)
         return next((stored for stored in self.names() if stored.key == name.key), None)
@@ -173,7 +178,7 @@ class Manifests:
             raise BadManifest(name, error.strerror or "it cannot be read") from error
 
     def readable(self) -> list[Manifest]:
-        """All that can be read; each of the others is named once in the log."""
+        """All that can be read; each of the others is named once in the log. Raises StorageFailed as `names` does."""
         manifests = []
         for name in self.names():
             try:
@@ -215,10 +220,10 @@ class Manifests:
 
 
 def _walk(folder: Path, depth: int) -> Iterator[tuple[str, ...]]:
-    """Relative parts of the regular files exactly `depth` levels down."""
+    """Relative parts of the regular files exactly `depth` levels down; a folder that is removed meanwhile has none."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for entry in entries:
         if depth == 1:

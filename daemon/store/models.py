@@ -372,12 +372,12 @@ class Store:
         """Deletes the candidates that no manifest and no pull needs. While a manifest cannot be read, none."""
         with self._holding:
             needed = set(self._held)
-        for name in self._manifests.names():
-            try:
+        try:
+            for name in self._manifests.names():
                 needed |= self._manifests.read(name).blobs
-            except (BadManifest, StorageFailed) as error:
-                log.warning("blobs are kept, because a manifest cannot be read: %s", error.message)
-                return
+        except (BadManifest, StorageFailed) as error:
+            log.warning("blobs are kept, because a manifest cannot be read: %s", error.message)
+            return
         for digest in sorted(set(candidates) - needed, key=str):
             if self.blobs.delete(digest):
                 self._summaries.delete(digest)

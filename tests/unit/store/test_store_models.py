@@ -1,5 +1,6 @@
 """The store: what is listed, how names resolve, what may be overwritten and deleted."""
 
+import errno
 import json
 import logging
 import os
@@ -401,6 +402,32 @@ def test_while_a_manifest_cannot_be_read_no_blob_goes(store: Store, root: Path) 
     store.remove("broken")
     store.discard(model.model_digest)
     assert not model.path.exists()
+
+
+def test_while_a_folder_cannot_be_listed_no_blob_goes_and_nothing_seems_missing(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = put(store, "one"), put(store, "two")
+    assert model.path == other.path
+    unlisted = root / "manifests" / ModelName.parse("two").path.parent
+    scandir = os.scandir
+
+    def without_descriptors(folder: Path) -> Any:
+        if folder == unlisted:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return scandir(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", without_descriptors)
+        store.remove("one")
+        for ask in (store.list, lambda: store.resolve("nothing")):
+            with pytest.raises(StorageFailed) as caught:
+                ask()
+            assert caught.value.message == "the model store cannot list its manifests: Too many open files"
+    assert other.path.exists()
+    assert store.resolve("two").path == other.path
+    store.remove("two")
+    assert not other.path.exists()
 
 
 def test_nothing_of_another_program_is_deleted(root: Path) -> None:
