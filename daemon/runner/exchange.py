@@ -150,7 +150,7 @@ class Exchange(asyncio.Protocol):
         except httptools.HttpParserError as error:
             nonsense = str(error)
         # Else the parser may have seen a part of the next chunk's size.
-        self._between_chunks = self._chunk_ended and data.endswith(LINE_END)
+        self._between_chunks = self._chunk_ended and data.endswith(LINE_END) and not self._whole
         if self._received:
             body = b"".join(self._received)
             self._received.clear()

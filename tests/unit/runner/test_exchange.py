@@ -108,6 +108,15 @@ async def test_chunks_one_by_one() -> None:
     assert taken == contents
 
 
+async def test_nothing_is_taken_after_the_end() -> None:
+    taken: list[bytes] = []
+    exchange = Exchange(REQUEST, taken.append)
+    exchange.connection_made(Sender())
+    for data in (HEAD, chunk(b"a"), END, chunk(b"b")):
+        exchange.data_received(data)
+    assert taken == [b"a"]
+
+
 async def test_nothing_is_taken_after_an_error() -> None:
     taken: list[bytes] = []
 
