@@ -9,7 +9,7 @@ LINE_END = b"\r\n"
 _SIZE_LINES = tuple(b"%x\r\n" % size for size in range(1024))
 
 # The first line of a chunk that nearly everybody writes so, by the length of the whole chunk.
-FIRST_LINES = {len(line) + size + len(LINE_END): line for size, line in enumerate(_SIZE_LINES) if size}
+_FIRST_LINES = {len(line) + size + len(LINE_END): line for size, line in enumerate(_SIZE_LINES) if size}
 
 
 def chunk(content: bytes) -> bytes:
@@ -21,8 +21,8 @@ def chunk(content: bytes) -> bytes:
 
 def content_of(data: bytes) -> bytes | None:
     """What is in `data`, if that is exactly one small chunk; else None. Only for what begins where a chunk does."""
-    line = FIRST_LINES.get(len(data))
+    line = _FIRST_LINES.get(len(data))
     if line is None:
         return None
     content = data.removeprefix(line).removesuffix(LINE_END)
-    return content if len(content) == len(data) - len(line) - 2 else None
+    return content if len(content) == len(data) - len(line) - len(LINE_END) else None

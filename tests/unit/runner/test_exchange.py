@@ -6,7 +6,9 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,14 +100,23 @@ async def test_chunks_that_look_like_chunks_inside_cut_anywhere(
     assert b"".join(taken) == b"".join(contents)
 
 
-async def test_chunks_one_by_one() -> None:
+async def test_small_chunks_one_by_one_need_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bytes] = []
+    parsed: list[bytes] = []
+
+    class Parser(httptools.HttpResponseParser):
+        def feed_data(self, data: Any) -> None:
+            parsed.append(data)
+            super().feed_data(data)
+
+    monkeypatch.setattr(httptools, "HttpResponseParser", Parser)
     exchange = Exchange(REQUEST, taken.append)
     exchange.connection_made(Sender())
     contents = [b"a", b"b" * 15, b"c" * 16, b"d" * 255, b"e" * 256, b"f" * 1023, b"g" * 1024, b"h" * 5000]
     for data in [HEAD, *map(chunk, contents)]:
         exchange.data_received(data)
     assert taken == contents
+    assert parsed == [HEAD, chunk(b"a"), chunk(b"g" * 1024), chunk(b"h" * 5000)]
 
 
 async def test_nothing_is_taken_after_the_end() -> None:

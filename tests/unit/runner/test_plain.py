@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from daemon.chat import Piece, TextDelta, ThinkingDelta
 from daemon.framing import SseDecoder, quoted, sse
+from daemon.runner import plain as plain_module
 from daemon.runner.plain import PlainTexts, plain_texts
 from daemon.runner.reader import AnswerReader
 
@@ -58,6 +59,12 @@ def test_what_was_seen_before_changes_nothing(said: list[tuple[str, bytes]]) -> 
         event = sse(plain(text).replace(b"xhxw", name))
         assert texts.text_of(event) == quoted(text)
         assert texts.text_of(event + event) is None
+
+
+def test_what_stands_around_a_text_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = taught()
+    monkeypatch.setattr(plain_module, "_PLAIN_TEXT", None)
+    assert texts.text_of(sse(plain(" there"))) == b" there"
 
 
 @pytest.mark.parametrize("text", ["a\nb", 'say "a"', "\\n", "\t\r\b\f", "\n", '"'])
