@@ -151,7 +151,8 @@ class Manifests:
                 with suppress(BadName):
                     found.append(ModelName(model, tag, namespace, host))
         except OSError as error:
-            raise storage_failed(error, "list its manifests") from error
+            unlisted = Path(error.filename or self._folder).relative_to(self._folder.parent)
+            raise storage_failed(error, f"list its folder '{unlisted}'") from error
         return found
 
     def find(self, name: ModelName) -> ModelName | None:

@@ -414,7 +414,7 @@ def test_while_a_folder_cannot_be_listed_no_blob_goes_and_nothing_seems_missing(
 
     def without_descriptors(folder: Path) -> Any:
         if folder == unlisted:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), folder)
         return scandir(folder)
 
     with monkeypatch.context() as patch:
@@ -423,7 +423,11 @@ def test_while_a_folder_cannot_be_listed_no_blob_goes_and_nothing_seems_missing(
         for ask in (store.list, lambda: store.resolve("nothing")):
             with pytest.raises(StorageFailed) as caught:
                 ask()
-            assert caught.value.message == "the model store cannot list its manifests: Too many open files"
+            folder = "manifests/registry.ollama.ai/library/two"
+            assert (
+                caught.value.message
+                == f"the model store cannot list its folder '{folder}': Too many open files"
+            )
     assert other.path.exists()
     assert store.resolve("two").path == other.path
     store.remove("two")
