@@ -14,7 +14,8 @@ from daemon.errors import BodyTooLarge
 from daemon.middleware.access import CALLER, MAX_BODY_BYTES
 from daemon.pull.puller import Puller
 from daemon.scheduler.fairness import Caller
-from daemon.scheduler.scheduler import Lease, Scheduler
+from daemon.scheduler.lease import Lease
+from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.state import NOBODY, Weights
 from daemon.store.models import Store
 

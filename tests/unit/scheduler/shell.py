@@ -11,8 +11,9 @@ from daemon.errors import EngineFailed
 from daemon.runner.launch import Launch
 from daemon.runner.runner import OnExit
 from daemon.scheduler.fairness import Caller
+from daemon.scheduler.lease import Lease
 from daemon.scheduler.placement import Defaults, plans
-from daemon.scheduler.scheduler import Lease, Scheduler
+from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.state import ENGINES, NOBODY, RAM, Amounts, Limits, Phase, Plan, Weights
 
 

@@ -7,7 +7,7 @@ import pytest
 from daemon.chat import CompletionRequest
 from daemon.errors import Busy, EngineDied, EngineFailed, LoadFailed, OutOfMemory
 from daemon.scheduler.fairness import Caller
-from daemon.scheduler.scheduler import Lease
+from daemon.scheduler.lease import Lease
 from daemon.scheduler.state import RAM, Phase
 from tests.unit.scheduler.shell import World, settle
 
