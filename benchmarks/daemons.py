@@ -5,46 +5,54 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import httpx
 import numpy as np
 import psutil
 from gguf import GGUFWriter
 
-from benchmarks.processes import Process, environment
+from benchmarks.processes import GUARD_SECONDS, Process, environment
 from daemon.names import ModelName
+from daemon.settings import Address
 from daemon.store.models import Store
 
 PACED_MODEL = "paced"
 
 _PACED = Path(__file__).with_name("paced.py")
-_LISTENS = re.compile(r"listens on 127\.0\.0\.1:(\d+)")
+_LISTENS = re.compile(r"listens on (\S+)")
 
 
 class Daemon:
-    """`python -m daemon` on a port that the system chose, with the store in `folder`/models. `settings` are MGR_*
-    variables without their prefix."""
+    """`python -m daemon` with the store in `folder`/models; on a port that the system chose, or on `socket`. `settings`
+    are MGR_* variables without their prefix."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, *, socket: Path | None = None, **settings: object) -> None:
         self.folder = folder
         log = folder / "daemon.log"
         seen = log.stat().st_size if log.exists() else 0
-        variables = environment(folder, host="127.0.0.1:0", **settings)
+        variables = environment(folder, host=socket or "127.0.0.1:0", **settings)
         self._process = Process([sys.executable, "-m", "daemon"], variables, log)
         match = None
         while match is None:
             self._process.check()
             time.sleep(0.02)
             match = _LISTENS.search(log.read_text(errors="replace")[seen:])
-        self.port = int(match[1])
+        self.address = Address.parse(match[1])
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def port(self) -> int:
+        return self.address.port
+
+    def client(self) -> httpx.Client:
+        """Of its API; it waits for an answer for as long as anything may take."""
+        socket = self.address.socket
+        transport = httpx.HTTPTransport(uds=None if socket is None else str(socket))
+        return httpx.Client(base_url=self.address.url, transport=transport, timeout=GUARD_SECONDS)
 
     def engines(self) -> list[psutil.Process]:
         """The engines that it runs now."""
@@ -62,7 +70,7 @@ def socket_of(command: list[str]) -> Path:
     return Path(command[command.index("--host") + 1])
 
 
-def paced_daemon(folder: Path, **settings: object) -> Daemon:
+def paced_daemon(folder: Path, **settings: Any) -> Daemon:
     """A daemon whose engine is the paced one, with PACED_MODEL in its store."""
     folder.mkdir(parents=True, exist_ok=True)
     launcher = folder / "engine"

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
 import psutil
 
 from benchmarks.daemons import Daemon, socket_of
@@ -34,7 +33,8 @@ MODEL, OTHER = "bench-one", "bench-two"
 
 def post(daemon: Daemon, path: str, body: Mapping[str, Any]) -> None:
     """Returns when it has been done. Raises Unavailable with the daemon's error."""
-    reply = httpx.post(f"{daemon.url}{path}", json=body, timeout=GUARD_SECONDS, trust_env=False)
+    with daemon.client() as client:
+        reply = client.post(path, json=body)
     if reply.status_code != 200:
         raise Unavailable(f"{path} answered {reply.status_code}: {reply.text}")
 
