@@ -6,21 +6,25 @@ import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.daemons import paced_daemon
 from benchmarks.figures import Bar, Row, difference_row, ratio_row
 from benchmarks.options import Options
 from benchmarks.pairs import pairs
-from benchmarks.processes import MGR, Process, environment, free_port, run_ms
+from benchmarks.processes import MGR, Process, Unavailable, environment, free_port, run_ms
 
 GROUP = "start"
 
-_IMPORTS = "import fastapi, uvicorn, httpx"
+_IMPORTED = ("fastapi", "uvicorn", "httpx")
 
 
 async def measure(options: Options) -> list[Row]:
-    """See each row; everything has been compiled to bytecode before."""
+    """See each row; everything has been compiled to bytecode before. Raises Unavailable where a package is missing."""
+    for package in _IMPORTED:
+        if find_spec(package) is None:
+            raise Unavailable(f"the start is measured against the import of {package}; pip install {package}")
     with tempfile.TemporaryDirectory(prefix="mgr-b-") as name:
         folder = Path(name)
         return [await _daemon(folder, options), await _list(folder / "list", options)]
@@ -32,7 +36,7 @@ async def _daemon(folder: Path, options: Options) -> Row:
     await _answer_ms(folder)
     ready, imports = await pairs(
         partial(_answer_ms, folder),
-        partial(_run, [sys.executable, "-c", _IMPORTS], folder),
+        partial(_run, [sys.executable, "-c", f"import {', '.join(_IMPORTED)}"], folder),
         options.count(9),
         options,
         "ms to the first answer",
