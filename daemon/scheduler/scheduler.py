@@ -74,7 +74,7 @@ class Accounts(Protocol):
 
 
 class Scheduler:
-    """Owns every runner. Use inside a running event loop; end with `close`."""
+    """Owns the lines, the leases and the fleet. Use inside a running event loop; end with `close`."""
 
     def __init__(
         self,
