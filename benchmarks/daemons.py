@@ -48,6 +48,11 @@ class Daemon:
     def port(self) -> int:
         return self.address.port
 
+    @property
+    def where(self) -> int | Path:
+        """What it listens on: a TCP port, or the path of its Unix socket."""
+        return self.address.socket or self.address.port
+
     def client(self) -> httpx.Client:
         """Of its API; it waits for an answer for as long as anything may take."""
         socket = self.address.socket

@@ -29,15 +29,14 @@ async def measure(options: Options) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="mgr-b-") as name:
         folder = Path(name) / "mgr"
         make_store(folder, options)
-        socket = folder / "mgr.sock"
         settings = {"engine": options.engine, "context_length": _WINDOW, "num_parallel": _SLOTS}
-        with Daemon(folder, socket=socket, **settings) as daemon:
-            rows = [await _tokens(daemon, socket, count, options) for count in _STREAMS]
+        with Daemon(folder, socket=folder / "mgr.sock", **settings) as daemon:
+            rows = [await _tokens(daemon, count, options) for count in _STREAMS]
         with Daemon(folder, engine=options.engine, max_loaded_models=1) as daemon:
             return [*rows, await _cold(daemon, options), await _swap(daemon, options)]
 
 
-async def _tokens(daemon: Daemon, socket: Path, count: int, options: Options) -> Row:
+async def _tokens(daemon: Daemon, count: int, options: Options) -> Row:
     """Tokens/s of greedy answers through mgr, over those of the very same engine process when it is asked over its
     own socket with the body that mgr sends. All answers have the same length; prompts are cached for both.
 
@@ -55,7 +54,7 @@ async def _tokens(daemon: Daemon, socket: Path, count: int, options: Options) ->
     direct = [engine.direct(text, tokens) for text in texts]
     await _seconds(engine.socket, direct)
     through, by_hand = await pairs(
-        partial(_seconds, socket, mgr),
+        partial(_seconds, daemon.where, mgr),
         partial(_seconds, engine.socket, direct),
         options.count(7),
         options,
